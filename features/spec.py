@@ -1,0 +1,89 @@
+"""The feature spec: every number a model reads, declared once.
+
+Training and serving take names, order, defaults and transforms from here, and the hash of
+the spec is stored in every model, so that a model never reads columns in another order.
+Adding a feature is one entry here and one column in the view that the entry names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+Group = Literal["user", "item", "cross", "candidate"]
+Transform = Literal["identity", "log1p"]
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One model input.
+
+    Attributes
+    ----------
+    name : str
+        Unique name; for groups ``user`` and ``item`` also the column in `source`.
+    group : {"user", "item", "cross", "candidate"}
+        ``user``: one value a request, ``item``: one value an item, ``cross``: user and item
+        together, ``candidate``: what retrieval knew of the pair.
+    unit : str
+        Unit of the raw value.
+    source : str
+        The SQL view that holds it, or the Python module that computes it from views.
+    default : float
+        Raw value used where the source has none.
+    transform : {"identity", "log1p"}
+        Applied to the raw value by :mod:`features.encode`.
+    """
+
+    name: str
+    group: Group
+    unit: str
+    source: str
+    default: float = 0.0
+    transform: Transform = "identity"
+
+
+def _user(name: str, unit: str, default: float = 0.0, transform: Transform = "identity") -> Feature:
+    return Feature(name, "user", unit, "user_features", default, transform)
+
+
+def _item(name: str, unit: str, default: float = 0.0, transform: Transform = "identity") -> Feature:
+    return Feature(name, "item", unit, "item_features", default, transform)
+
+
+FEATURES: tuple[Feature, ...] = (
+    _user("user_events", "events", transform="log1p"),
+    _user("user_events_30d", "events", transform="log1p"),
+    _user("user_value_mean", "value"),
+    _user("user_value_std", "value"),
+    _user("user_tenure_days", "days", transform="log1p"),
+    _user("user_recency_days", "days", 3650.0, "log1p"),
+    _item("item_events", "events", transform="log1p"),
+    _item("item_events_7d", "events", transform="log1p"),
+    _item("item_events_30d", "events", transform="log1p"),
+    _item("item_events_365d", "events", transform="log1p"),
+    _item("item_value_mean", "value"),
+    _item("item_value_std", "value"),
+    _item("item_age_days", "days", 3650.0, "log1p"),
+    _item("item_recency_days", "days", 3650.0, "log1p"),
+    Feature("cross_category_share", "cross", "share", "features.encode"),
+    Feature("cross_category_value", "cross", "value", "features.encode"),
+)
+
+
+def names(group: Group) -> tuple[str, ...]:
+    """Return the feature names of `group` in model order."""
+    return tuple(feature.name for feature in FEATURES if feature.group == group)
+
+
+def group(name: Group) -> tuple[Feature, ...]:
+    """Return the features of one group in model order."""
+    return tuple(feature for feature in FEATURES if feature.group == name)
+
+
+def spec_hash() -> str:
+    """Return the sha256 (hex) of the whole spec: order, defaults and transforms included."""
+    text = json.dumps([asdict(feature) for feature in FEATURES], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
