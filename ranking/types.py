@@ -158,7 +158,7 @@ class RankedItem:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A machine-readable remark on an answer: ``cold_start``, ``short``, …"""
+    """A machine-readable remark on an answer, such as ``cold_start`` or ``short``."""
 
     code: str
     detail: str

@@ -85,6 +85,7 @@ def follow(process: subprocess.Popen[str], log: IO[str]) -> None:
     packages = 0
     for line in process.stdout:
         log.write(line)
+        log.flush()
         packages += line.startswith("Collecting ")
         if tty:
             seconds = time.monotonic() - started

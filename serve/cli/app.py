@@ -1,0 +1,72 @@
+"""The tree of commands, and what happens when one of them fails."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import typer
+from rich.markup import escape
+
+from features.errors import ShortlistError
+from serve.cli import data, demo, load, model, service
+from serve.cli.console import ERR
+
+app = typer.Typer(
+    name="shortlist",
+    help="Two-stage recommendation ranking: SQL features, Faiss retrieval, an ONNX ranker.",
+    epilog="First time? Run: shortlist demo",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode="rich",
+)
+app.add_typer(data.db, name="db")
+app.command()(data.load)
+app.add_typer(data.features, name="features")
+app.command()(model.train)
+app.add_typer(model.release, name="release")
+app.command()(model.evaluate)
+app.command()(service.serve)
+app.command()(service.recommend)
+app.command()(load.loadtest)
+app.add_typer(load.bench, name="bench")
+app.command()(demo.demo)
+
+
+def run() -> None:
+    """Run one command; turn errors into a message and an exit status of 1."""
+    try:
+        app()
+    except ShortlistError as error:
+        ERR.print(f"[bold red]error:[/] {escape(str(error))}")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        report_unexpected(error)
+        sys.exit(1)
+
+
+def report_unexpected(error: Exception) -> None:
+    """Write the traceback of `error` to a log file, and on stderr say what to do with it."""
+    if os.environ.get("SHORTLIST_DEBUG"):
+        traceback.print_exception(error)
+        return
+    text = "".join(traceback.format_exception(error))
+    where = Path(os.environ.get("SHORTLIST_HOME") or ".shortlist") / "logs"
+    path = where / f"error-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+    try:
+        where.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    except OSError:
+        sys.stderr.write(text)
+        return
+    ERR.print(
+        f"[bold red]unexpected error:[/] {escape(type(error).__name__)}: {escape(str(error))}\n"
+        f"next:  the traceback is in {path}; SHORTLIST_DEBUG=1 prints it here instead.",
+        soft_wrap=True,
+    )

@@ -1,0 +1,132 @@
+"""What people see: tables on stdout, progress and errors on stderr, one JSON line for machines."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+Report = Callable[[str, int, int], None]
+"""``report(step, done, total)``: `total` is 0 where it is not known."""
+
+# Without a terminal rich takes 80 columns; so do we where a file or a pipe reads along.
+OUT = Console(highlight=False, soft_wrap=False)
+ERR = Console(stderr=True, highlight=False)
+
+QUIET_SECONDS = 10.0
+"""Without a terminal, a running step says where it is at most this often."""
+
+
+def emit(value: object) -> None:
+    """Write `value` to stdout as one line of strict JSON (no NaN, no infinity)."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def seconds(value: float) -> str:
+    """Return a duration in seconds as people write it: ``0.4 s``, ``12 s``, ``3:05 min``."""
+    if value < 9.95:
+        return f"{value:.1f} s"
+    if value < 59.5:
+        return f"{value:.0f} s"
+    return f"{int(value + 0.5) // 60}:{int(value + 0.5) % 60:02d} min"
+
+
+def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
+    """Return an empty table in the house style; columns named in `right` are right-aligned."""
+    made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        made.add_column(
+            column,
+            justify="right" if column in right else "left",
+            no_wrap=column in right,
+            overflow="ellipsis" if column not in right else "fold",
+            header_style="dim",
+        )
+    return made
+
+
+class _Lines:
+    """Progress as plain lines: for logs, pipes and CI."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.step = ""
+        self.started = self.spoken = time.monotonic()
+
+    def __call__(self, step: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if step != self.step:
+            self.close()
+            self.step, self.started, self.spoken = step, now, now
+        elif now - self.spoken >= QUIET_SECONDS:
+            self.spoken = now
+            left = ""
+            if total and done:
+                left = f", about {seconds((now - self.started) / done * (total - done))} left"
+            share = f" {done / total:.0%}" if total else ""
+            self.console.print(f"  {step}{share} after {seconds(now - self.started)}{left}")
+
+    def close(self) -> None:
+        if self.step:
+            self.console.print(f"  {self.step} {seconds(time.monotonic() - self.started)}")
+        self.step = ""
+
+
+class _Bars:
+    """Progress as bars with an estimate of the time left, one for each step."""
+
+    def __init__(self, console: Console) -> None:
+        self.progress = Progress(
+            SpinnerColumn(finished_text="[green]✓[/]"),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TaskProgressColumn(),
+            TimeElapsedColumn(),
+            TextColumn("[dim]left[/]"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+        self.tasks: dict[str, TaskID] = {}
+        self.progress.start()
+
+    def __call__(self, step: str, done: int, total: int) -> None:
+        if step not in self.tasks:
+            for earlier in self.tasks.values():
+                self._finish(earlier)
+            self.tasks[step] = self.progress.add_task(f"  {step}", total=total or None)
+        self.progress.update(self.tasks[step], completed=done, total=total or None)
+
+    def _finish(self, task: TaskID) -> None:
+        for known in self.progress.tasks:
+            if known.id == task and not known.finished:
+                self.progress.update(task, total=known.total or 1, completed=known.total or 1)
+
+    def close(self) -> None:
+        self.progress.stop()
+
+
+@contextmanager
+def progress(console: Console = ERR) -> Iterator[Report]:
+    """Yield a :data:`Report` that draws bars on a terminal and writes lines elsewhere."""
+    report = _Bars(console) if console.is_terminal else _Lines(console)
+    try:
+        yield report
+    finally:
+        report.close()
