@@ -7,6 +7,7 @@ pads short rows and never leaves this package.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,6 +17,55 @@ FloatArray = NDArray[np.float32]
 DoubleArray = NDArray[np.float64]
 RowArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """One consistent state of all per-item arrays: the release's, with live changes laid over.
+
+    The arrays are read-only for everyone but their maker; a change makes a new :class:`Items`
+    (:mod:`ranking.catalogue`), so a request that holds one never sees half a change.
+
+    Attributes
+    ----------
+    vectors : (N, d) float32
+        Output of the item tower.
+    available : (N,) bool
+        Whether an item may be returned.
+    created : (N,) float64
+        Unix seconds at which an item came to be, NaN where unknown. An item is not eligible
+        before that moment, so that evaluation as of a past moment sees no future item.
+    categories : (N, K) uint8
+        1 where an item has a category of the release's list.
+    features : (N, Fi) float32
+        Encoded item features (:mod:`features.encode`).
+    neighbours : (N, M) int32
+        Items that go with an item, best first, -1 where there are fewer.
+    neighbour_scores : (N, M) float32
+        Their scores, 0 where padded.
+    trending : (T,) int32
+        Rows by current popularity, best first.
+    trending_scores : (T,) float32
+        Their scores.
+    extra : mapping of str to array
+        Further arrays that the models of a release read, by name; the first axis of each is
+        the item.
+    """
+
+    vectors: FloatArray
+    available: BoolArray
+    created: DoubleArray
+    categories: NDArray[np.uint8]
+    features: FloatArray
+    neighbours: NDArray[np.int32]
+    neighbour_scores: FloatArray
+    trending: NDArray[np.int32]
+    trending_scores: FloatArray
+    extra: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """Return N."""
+        return len(self.vectors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +114,9 @@ class Query:
     category_cap : int or None
         At most this many items that share their first category.
     pins : tuple of str
-        Item ids placed first, in this order, if available.
+        Item ids placed first, in this order, if available and not excluded.
+    boosts : tuple of (str, float)
+        Category and factor: above 1 raises the items of the category, below 1 lowers them.
     """
 
     user_id: str
@@ -78,6 +130,7 @@ class Query:
     diversity: float = 0.0
     category_cap: int | None = None
     pins: tuple[str, ...] = ()
+    boosts: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(slots=True)
@@ -89,7 +142,7 @@ class Histories:
     rows : (B, L) int64
         Release rows, -1 where padded.
     values : (B, L) float32
-        Event values, 0 where padded.
+        Event values, NaN where an event has none, 0 where padded.
     times : (B, L) float64
         Unix seconds, 0 where padded.
     lengths : (B,) int64
@@ -105,6 +158,10 @@ class Histories:
     now: DoubleArray
 
 
+DROP_REASONS = ("excluded", "seen", "unavailable", "category", "surplus")
+"""Why a retrieved item is no candidate; ``surplus``: eligible, but beyond the list's length."""
+
+
 @dataclass(slots=True)
 class Candidates:
     """Merged candidates of B requests in coarse order, padded at the end.
@@ -113,6 +170,8 @@ class Candidates:
     ----------
     rows : (B, C) int64
         Release rows, -1 where padded.
+    vectors : (B, C, d) float32
+        Item vectors of `rows`; arbitrary where padded.
     coarse_scores : (B, C) float32
         The score that orders them, highest first; -inf where padded.
     ann_scores : (B, C) float32
@@ -123,17 +182,22 @@ class Candidates:
         0-based rank in each source, -1 where it did not return the candidate.
     user_vectors : (B, d) float32
         Output of the user tower.
+    sources : tuple of str
+        Names of the S sources, in the order of the last axis above.
     dropped : list of dict
-        For each request, how many retrieved rows each filter removed: keys ``seen``,
-        ``unavailable``, ``excluded``, ``category``.
+        For each request, how many retrieved items were removed by each of
+        :data:`DROP_REASONS`; an item counts once, under the first reason that applies.
+        ``retrieved = sum(dropped) + candidates``.
     """
 
     rows: RowArray
+    vectors: FloatArray
     coarse_scores: FloatArray
     ann_scores: FloatArray
     source_scores: FloatArray
     source_ranks: NDArray[np.int32]
     user_vectors: FloatArray
+    sources: tuple[str, ...]
     dropped: list[dict[str, int]]
 
 
@@ -173,7 +237,10 @@ class Ranking:
     items : list of RankedItem
         At most ``query.count``, best first.
     counts : dict
-        ``retrieved`` = ``filtered`` + ``ranked``, and one count for each filter.
+        ``retrieved = filtered + ranked``, ``filtered`` = the sum over
+        :data:`DROP_REASONS`, ``ranked + pinned = returned + capped + cut``: ``pinned`` are
+        pins that retrieval did not find, ``capped`` fell to the category cap, ``cut`` ranked
+        below the last item returned.
     timing_ms : dict
         Milliseconds for each stage, in the order of the pipeline.
     notes : list of Note
