@@ -1,0 +1,341 @@
+"""Baselines that the cascade is compared with, given the same events and the same seen filter.
+
+Each one scores the whole catalogue for a batch of users from the training events alone; where
+its own evidence says nothing, popularity decides. :func:`tuned` picks settings on each user's
+last training event, so that a baseline is as strong as its grid and never sees a test item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from ranking.metrics import hits, ndcg_at
+from ranking.types import BoolArray, DoubleArray, FloatArray, RowArray
+
+DAY = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingEvents:
+    """Events that the models may learn from, user by user, oldest first.
+
+    Attributes
+    ----------
+    rows : (T,) int64
+        Item rows.
+    times : (T,) float64
+        Unix seconds.
+    offsets : (V + 1,) int64
+        The events of user v are ``rows[offsets[v]:offsets[v + 1]]``.
+    items : int
+        Catalogue size N.
+    """
+
+    rows: RowArray
+    times: DoubleArray
+    offsets: RowArray
+    items: int
+
+    @property
+    def users(self) -> RowArray:
+        """The user of each event, (T,)."""
+        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+
+    def counts(self) -> RowArray:
+        """Return the number of events of each item, (N,)."""
+        return np.bincount(self.rows, minlength=self.items).astype(np.int64)
+
+    def matrix(self) -> sparse.csr_matrix:
+        """Return the binary user-item matrix X, (V, N) float32."""
+        ones = np.ones(len(self.rows), dtype=np.float32)
+        shape = (len(self.offsets) - 1, self.items)
+        x = sparse.csr_matrix((ones, (self.users, self.rows)), shape=shape)
+        x.data[:] = 1.0
+        return x
+
+    def recent(self, users: RowArray, weights: NDArray[np.floating]) -> sparse.csr_matrix:
+        """Return the last ``len(weights)`` events of `users` (B,), newest first, as (B, N)."""
+        places = self.offsets[users + 1][:, None] - 1 - np.arange(len(weights))  # (B, n)
+        valid = places >= self.offsets[users][:, None]
+        which, age = np.nonzero(valid)
+        return sparse.csr_matrix(
+            (weights[age].astype(np.float32), (which, self.rows[places[valid]])),
+            shape=(len(users), self.items),
+        )
+
+    def without_last(self) -> tuple[TrainingEvents, RowArray, RowArray, DoubleArray]:
+        """Hold out each user's last event for tuning, where at least one remains.
+
+        Returns
+        -------
+        events : TrainingEvents
+            The same users, one event fewer each.
+        users, rows, times : (W,)
+            The users held out, and the row and time of their last event.
+        """
+        several = np.diff(self.offsets) >= 2
+        last = self.offsets[1:][several] - 1
+        keep = np.ones(len(self.rows), dtype=np.bool_)
+        keep[last] = False
+        offsets = self.offsets - np.concatenate([[0], np.cumsum(several)])
+        rest = TrainingEvents(self.rows[keep], self.times[keep], offsets, self.items)
+        return rest, np.flatnonzero(several), self.rows[last], self.times[last]
+
+
+class Baseline(Protocol):
+    """A model that scores the whole catalogue."""
+
+    def scores(self, users: RowArray, as_of: DoubleArray) -> FloatArray:
+        """Return scores (B, N) for `users` (B,) at `as_of` (B,) unix seconds."""
+        ...
+
+
+class Popularity:
+    """The same list for everyone: items by their number of training events."""
+
+    def __init__(self, events: TrainingEvents) -> None:
+        self._scores = _order_score(events.counts())
+
+    def scores(self, users: RowArray, as_of: DoubleArray) -> FloatArray:
+        """Return (B, N); equal counts rank in row order."""
+        return np.broadcast_to(self._scores, (len(users), len(self._scores)))
+
+
+class RecentPopularity:
+    """Items by their training events in the `window_days` before the moment of the query."""
+
+    def __init__(self, events: TrainingEvents, window_days: float) -> None:
+        order = np.argsort(events.times, kind="stable")
+        self._times, self._rows = events.times[order], events.rows[order]
+        self._fallback = _order_score(events.counts())
+        self._window = window_days * DAY
+
+    def scores(self, users: RowArray, as_of: DoubleArray) -> FloatArray:
+        """Return (B, N): counts in the window, then all-time popularity."""
+        out = np.empty((len(users), len(self._fallback)), dtype=np.float32)
+        counts = np.zeros(len(self._fallback), dtype=np.int64)
+        low = high = 0
+        for query in np.argsort(as_of, kind="stable"):
+            start, stop = np.searchsorted(
+                self._times, [as_of[query] - self._window, as_of[query]], side="left"
+            )
+            counts += np.bincount(self._rows[high:stop], minlength=len(counts))
+            counts -= np.bincount(self._rows[low:start], minlength=len(counts))
+            low, high = int(start), int(stop)
+            out[query] = counts
+        return out + self._fallback
+
+
+class ItemToItem:
+    """Co-visitation: neighbours of the user's latest items, newer items weighing more.
+
+    The latest item weighs 1, the one before it `decay`, and so on over `latest` items. The
+    other settings are those of :func:`covisitation`.
+    """
+
+    def __init__(
+        self,
+        events: TrainingEvents,
+        reach: int = 12,
+        backward: float = 0.2,
+        damping: float = 0.3,
+        decay: float = 0.6,
+        latest: int = 20,
+    ) -> None:
+        self._events = events
+        self._weights = decay ** np.arange(latest)
+        self._similar = covisitation(events, reach, backward, damping)
+        self._fallback = _order_score(events.counts())
+
+    def scores(self, users: RowArray, as_of: DoubleArray) -> FloatArray:
+        """Return (B, N)."""
+        found = (self._events.recent(users, self._weights) @ self._similar).toarray()
+        return np.where(found > 0, found + 1.0, self._fallback).astype(np.float32)
+
+
+def covisitation(
+    events: TrainingEvents, reach: int, backward: float, damping: float
+) -> sparse.csr_matrix:
+    """Return co-visitation weights (N, N): row = item in hand, column = candidate.
+
+    Parameters
+    ----------
+    events : TrainingEvents
+    reach : int
+        Largest distance, in places of the same user's sequence, at which two items pair; a
+        pair weighs 1 / distance.
+    backward : float
+        Weight of a pair whose candidate came before the item in hand; after it weighs 1.
+    damping : float
+        Exponent of both items' event counts in the divisor: 0 counts, 0.5 is a cosine.
+    """
+    users, shape = events.users, (events.items, events.items)
+    total = sparse.csr_matrix(shape, dtype=np.float32)
+    for lag in range(1, reach + 1):
+        same = users[lag:] == users[:-lag]
+        before, after = events.rows[:-lag][same], events.rows[lag:][same]
+        weight = np.full(len(before), 1.0 / lag, dtype=np.float32)
+        total = total + sparse.csr_matrix((weight, (before, after)), shape=shape)
+    total = total + backward * total.T
+    scale = np.maximum(events.counts(), 1).astype(np.float32) ** -damping
+    return sparse.diags(scale) @ total @ sparse.diags(scale)
+
+
+class Ease:
+    """EASE (Steck 2019, https://arxiv.org/abs/1905.03375) applied to the latest items.
+
+    Solved in whichever of items and users are fewer: with ``P = (XᵀX + λI)⁻¹``, the weights are
+    ``B = I - P / diag(P)`` column by column, and by the Woodbury identity
+    ``λP = I - Xᵀ(XXᵀ + λI)⁻¹X``.
+    """
+
+    def __init__(
+        self, events: TrainingEvents, regularisation: float = 200.0, latest: int | None = 20
+    ) -> None:
+        x = events.matrix()
+        self._events = events
+        self._latest = latest if latest is not None else int(np.diff(events.offsets).max())
+        self._primal = x.shape[1] <= x.shape[0]
+        gram = (x.T @ x if self._primal else x @ x.T).toarray().astype(np.float64)
+        gram[np.diag_indices_from(gram)] += regularisation
+        inverse = np.linalg.inv(gram)
+        if self._primal:
+            weights = inverse / -np.diag(inverse)
+            np.fill_diagonal(weights, 0.0)
+            self._weights = weights.astype(np.float32)
+        else:
+            self._x, self._inverse = x, inverse.astype(np.float32)
+            reached = x.T @ inverse  # (N, V)
+            self._diagonal = 1.0 - np.asarray(x.T.multiply(reached).sum(axis=1)).ravel()
+
+    def scores(self, users: RowArray, as_of: DoubleArray) -> FloatArray:
+        """Return (B, N); the scores of items in the history are meaningless."""
+        recent = self._events.recent(users, np.ones(self._latest))
+        recent.data[:] = 1.0
+        if self._primal:
+            return np.asarray(recent @ self._weights, dtype=np.float32)
+        shared = (recent @ self._x.T) @ self._inverse  # (B, V)
+        reached = (self._x.T @ shared.T).T  # (B, N)
+        return np.asarray(
+            recent.toarray() - (recent.toarray() - reached) / self._diagonal, dtype=np.float32
+        )
+
+
+def rank(
+    baseline: Baseline,
+    events: TrainingEvents,
+    users: RowArray,
+    as_of: DoubleArray,
+    k: int,
+    allowed: BoolArray | None = None,
+    batch: int = 256,
+) -> RowArray:
+    """Return each user's best `k` items that are not in the user's training events, (U, k).
+
+    Parameters
+    ----------
+    baseline : Baseline
+    events : TrainingEvents
+    users : (U,) int64
+        Positions in ``events.offsets``.
+    as_of : (U,) float64
+        Unix seconds.
+    k : int
+        Length of the lists; padded by -1 where the catalogue has fewer unseen items.
+    allowed : (N,) bool, optional
+        Items that may be returned.
+    batch : int
+        Users scored at a time; a batch of 256 over 10,000 items holds 10 MB.
+    """
+    out = np.full((len(users), k), -1, dtype=np.int64)
+    for start in range(0, len(users), batch):
+        part = users[start : start + batch]
+        scores = np.array(baseline.scores(part, as_of[start : start + batch]), dtype=np.float32)
+        if allowed is not None:
+            scores[:, ~allowed] = -np.inf
+        scores[events.recent(part, np.ones(_longest(events, part))).nonzero()] = -np.inf
+        width = min(k, events.items)
+        best = top_rows(scores, width)
+        out[start : start + batch, :width] = np.where(
+            np.take_along_axis(scores, best, axis=1) > -np.inf, best, -1
+        )
+    return out
+
+
+def top_rows(scores: FloatArray, k: int) -> RowArray:
+    """Return the columns of the `k` best scores of each row, best first, ties by column."""
+    if k < scores.shape[1]:
+        best = np.sort(np.argpartition(-scores, k - 1, axis=1)[:, :k], axis=1)
+    else:
+        best = np.tile(np.arange(scores.shape[1]), (len(scores), 1))
+    order = np.argsort(-np.take_along_axis(scores, best, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(best, order, axis=1).astype(np.int64)
+
+
+def tuned(
+    makers: Sequence[Callable[[TrainingEvents], Baseline]],
+    events: TrainingEvents,
+    most_users: int = 2000,
+    seed: int = 0,
+) -> tuple[Baseline, int]:
+    """Pick the maker with the best NDCG@10 on the users' last training events.
+
+    Parameters
+    ----------
+    makers : sequence of callables
+        Each one trains a baseline on the events that it is given.
+    events : TrainingEvents
+    most_users : int
+        Users drawn for the comparison.
+    seed : int
+        Seed of the draw.
+
+    Returns
+    -------
+    baseline : Baseline
+        The best one, trained again on all `events`.
+    choice : int
+        Its position in `makers`.
+    """
+    rest, users, rows, times = events.without_last()
+    if len(users) == 0 or len(makers) == 1:
+        return makers[0](events), 0
+    chosen = np.arange(len(users))
+    if len(users) > most_users:
+        chosen = np.sort(np.random.default_rng(seed).choice(len(users), most_users, replace=False))
+    quality = []
+    for make in makers:
+        lists = rank(make(rest), rest, users[chosen], times[chosen], 10)
+        hit = hits(lists, rows[chosen][:, None])
+        quality.append(ndcg_at(hit, np.ones(len(chosen), dtype=np.int64), 10).mean())
+    choice = int(np.argmax(quality))
+    return makers[choice](events), choice
+
+
+def restrict(events: TrainingEvents, known: BoolArray) -> TrainingEvents:
+    """Return `events` without those where `known` (T,) is false, users unchanged."""
+    removed = np.concatenate([[0], np.cumsum(~known)])
+    return replace(
+        events,
+        rows=events.rows[known],
+        times=events.times[known],
+        offsets=events.offsets - removed[events.offsets],
+    )
+
+
+def _longest(events: TrainingEvents, users: RowArray) -> int:
+    return int((events.offsets[users + 1] - events.offsets[users]).max(initial=0))
+
+
+def _order_score(counts: RowArray) -> FloatArray:
+    """Return distinct scores in (0, 1) that rank by count, ties by row, (N,)."""
+    order = np.argsort(-counts, kind="stable")
+    scores = np.empty(len(counts), dtype=np.float32)
+    scores[order] = 1.0 - (np.arange(len(counts), dtype=np.float64) + 1) / (len(counts) + 1)
+    return scores
