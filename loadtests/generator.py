@@ -13,6 +13,7 @@ import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -84,13 +85,14 @@ class _Client(asyncio.Protocol):
         self.body_at = 0
         self.missing = 0
         self.status_ok = False
+        self.waiting = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's own class
 
     def send_next(self) -> None:
         request = next(self.requests, None)
+        self.waiting = request is not None
         if request is None:
             self.transport.close()
             return
@@ -123,9 +125,7 @@ class _Client(asyncio.Protocol):
         self.send_next()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self.done.done():
-            return
-        if self.buffer or self.body_at == 0 and exc is not None:
+        if self.waiting:
             self.done.set_exception(exc or ConnectionError("the server closed the connection"))
         else:
             self.done.set_result(None)

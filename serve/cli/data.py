@@ -1,0 +1,158 @@
+"""Commands that keep the database: start, schema, load, features."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from serve.cli import context
+from serve.cli.console import ERR, OUT, emit, progress, seconds, table
+
+db = typer.Typer(help="The database: the embedded server, its URL, the schema.")
+features = typer.Typer(help="The feature views: refresh them, check them.")
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+SHOWN_REJECTS = 10
+
+
+@db.command(epilog="Example: shortlist db start")
+def start(as_json: Json = False) -> None:
+    """Start the embedded PostgreSQL server; it runs until `shortlist db stop`."""
+    from features.database import start_embedded
+
+    settings = context.settings()
+    if settings.database.url is not None:
+        ERR.print("SHORTLIST_DATABASE_URL names a server: the embedded one is not needed")
+        url = settings.database.url
+    else:
+        url = start_embedded(settings.home)
+        context.keep_running(settings.home)
+    emit({"url": url}) if as_json else OUT.print(url, soft_wrap=True)
+
+
+@db.command(epilog="Example: shortlist db stop")
+def stop() -> None:
+    """Stop the embedded PostgreSQL server; nothing that was committed is lost."""
+    from features.database import stop_embedded
+
+    settings = context.settings()
+    stopped = stop_embedded(settings.home)
+    context.keep_running(settings.home)
+    ERR.print("stopped" if stopped else "no embedded server was running")
+
+
+@db.command(epilog='Example: psql "$(shortlist db url)"')
+def url() -> None:
+    """Print the URL of the running database."""
+    from features.database import embedded_url
+    from features.errors import DatabaseUnavailable
+
+    settings = context.settings()
+    found = settings.database.url or embedded_url(settings.home)
+    if found is None:
+        raise DatabaseUnavailable(
+            f"the embedded server of {settings.home} is not running; start it with"
+            " 'shortlist db start'"
+        )
+    OUT.print(found, soft_wrap=True)
+
+
+@db.command(epilog="Example: shortlist db apply")
+def apply(as_json: Json = False) -> None:
+    """Bring tables and views to this version; a second run changes nothing."""
+    from features import schema
+
+    with context.connected(context.settings()) as connection:
+        applied = schema.apply(connection)
+    if as_json:
+        emit({"applied": applied})
+    elif applied:
+        OUT.print("applied " + ", ".join(applied))
+    else:
+        OUT.print("nothing to do: the schema is up to date")
+
+
+def load(
+    path: Annotated[
+        Path | None,
+        typer.Argument(help="Folder or file to load; none loads the sample that comes along."),
+    ] = None,
+    preset: Annotated[str, typer.Option(help="Layout of the files; auto looks for itself.")] = (
+        "auto"
+    ),
+    rebase_to_now: Annotated[
+        bool,
+        typer.Option(help="Shift all times by whole days so that the newest event is of today."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Load users, items and interactions; rows that are wrong are named, the others kept.
+
+    Example: shortlist load ml-1m/ --preset ml-1m
+    """
+    from features import schema
+    from features.load import load as load_into
+
+    started = time.monotonic()
+    with context.connected(context.settings()) as connection, progress() as report:
+        schema.apply(connection)
+        result = load_into(
+            connection,
+            path if path is not None else "sample",
+            preset=preset,
+            rebase_to_now=rebase_to_now,
+            progress=report,
+        )
+    if as_json:
+        emit(asdict(result))
+        return
+    OUT.print(
+        f"{result.users:,} users, {result.items:,} items, {result.interactions:,} interactions"
+        f" in {seconds(time.monotonic() - started)}"
+    )
+    for row in result.rejects[:SHOWN_REJECTS]:
+        ERR.print(f"  {escape(str(row.file))}:{row.line} {row.column}: {escape(row.reason)}")
+    if result.rejected:
+        more = result.rejected - min(len(result.rejects), SHOWN_REJECTS)
+        rest = f" ({more:,} more)" if more else ""
+        ERR.print(f"[yellow]{result.rejected:,} rows were not loaded{rest}[/]")
+
+
+@features.command(epilog="Example: shortlist features refresh")
+def refresh(as_json: Json = False) -> None:
+    """Compute the feature views anew; readers see the old values until all are done."""
+    from features import refresh as job
+
+    with context.connected(context.settings()) as connection, progress() as report:
+        result = job.refresh(connection, report)
+    if as_json:
+        emit({"as_of": result.as_of.isoformat(), "seconds": result.seconds})
+        return
+    rows = table(f"Views as of {result.as_of:%Y-%m-%d %H:%M:%S %Z}", "view", "time", right=("time",))
+    for view, took in result.seconds.items():
+        rows.add_row(view, seconds(took))
+    OUT.print(rows)
+
+
+@features.command(epilog="Example: shortlist features check")
+def check(as_json: Json = False) -> None:
+    """Run the checks of sql/99_checks.sql; exits with 1 when one fails."""
+    from features import refresh as job
+
+    with context.connected(context.settings()) as connection:
+        found = job.checks(connection)
+    if as_json:
+        emit([asdict(row) for row in found])
+    else:
+        rows = table("Checks", "", "check", "detail")
+        for row in found:
+            mark = "[green]ok[/]" if row.passed else "[bold red]failed[/]"
+            rows.add_row(mark, escape(row.check), escape(row.detail))
+        OUT.print(rows)
+    if not all(row.passed for row in found):
+        raise typer.Exit(1)
