@@ -1,0 +1,212 @@
+"""Values as they were before a moment: training examples, evaluation, replay.
+
+Scalars come from the window functions of ``sql/21_as_of.sql``. Histories and categories are
+slices and running sums over each user's events, read once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, LiteralString
+
+import numpy as np
+import psycopg
+from numpy.typing import ArrayLike, NDArray
+
+from features.binary import register
+from features.catalogue import read_events, snapshot
+from features.errors import InputError
+from features.spec import Group, names
+from features.states import FloatArray, UserState, cold_state
+
+# Bounds the memory of one statement: about 100 bytes for each request in the sort.
+_REQUESTS_A_STATEMENT = 250_000
+
+
+def _moments(times: ArrayLike) -> NDArray[np.int64]:
+    """Return unix seconds as microseconds, the resolution of PostgreSQL."""
+    seconds = np.asarray(times, np.float64)
+    if seconds.ndim != 1 or not np.isfinite(seconds).all():
+        raise InputError("as_of: expected one dimension of finite unix seconds")
+    return np.rint(seconds * 1e6).astype(np.int64)
+
+
+def _query(group: Group, function: str) -> LiteralString:
+    columns = ", ".join(
+        f"coalesce(array_agg(coalesce({name}, 'nan') order by request), '{{}}')"
+        for name in names(group)
+    )
+    text: Any = f"select array_agg(request order by request), {columns} from {function}"
+    return text  # type: ignore[no-any-return]  # made of names of the spec, no input
+
+
+def _features(
+    connection: psycopg.Connection[Any],
+    group: Group,
+    function: str,
+    columns: list[NDArray[Any]],
+) -> FloatArray:
+    """Run an as-of function over parallel arrays, a block at a time; NaN where it has no row."""
+    total = len(columns[0])
+    features = np.full((total, len(names(group))), np.nan, np.float32)
+    query = _query(group, function)
+    with connection.transaction(), connection.cursor(binary=True) as cursor:
+        register(cursor)
+        cursor.execute("set local work_mem = '256MB'")
+        for start in range(0, total, _REQUESTS_A_STATEMENT):
+            block = [column[start : start + _REQUESTS_A_STATEMENT] for column in columns]
+            cursor.execute(query, block, prepare=False)
+            row = cursor.fetchone()
+            assert row is not None
+            if row[0] is not None:
+                features[start + row[0] - 1] = np.stack(row[1:], axis=1)
+    return features
+
+
+def item_features_as_of(
+    connection: psycopg.Connection[Any], item_keys: ArrayLike, as_of: ArrayLike
+) -> FloatArray:
+    """Return raw item features from the events strictly before each moment.
+
+    Parameters
+    ----------
+    connection : psycopg.Connection
+        Connection of :func:`features.database.connect`.
+    item_keys : (M,) int
+        Keys of the database.
+    as_of : (M,) float
+        Unix seconds.
+
+    Returns
+    -------
+    (M, Fi) float32
+        In the order of the spec; a row of NaN for a key that is not in the database.
+    """
+    keys = np.asarray(item_keys).astype(np.int32)
+    return _features(connection, "item", "item_features_as_of(%s, %s)", [keys, _moments(as_of)])
+
+
+def _before(ids: NDArray[np.int64], moments: NDArray[np.int64], moment: int, tie: int) -> int:
+    """Return how many of a user's events lie before (`moment`, interaction id `tie`)."""
+    first, last = np.searchsorted(moments, [moment, moment + 1])
+    return int(first + np.searchsorted(ids[first:last], tie))
+
+
+class _CategorySums:
+    """Running sums by category over one user's events."""
+
+    def __init__(
+        self, item_keys: NDArray[np.int64], values: FloatArray, of_item: dict[int, list[str]]
+    ) -> None:
+        lists = [of_item.get(int(key), []) for key in item_keys]
+        self.names = sorted({name for found in lists for name in found})
+        column = {name: position for position, name in enumerate(self.names)}
+        hits = np.zeros((len(item_keys) + 1, len(self.names)))
+        for row, found in enumerate(lists, start=1):
+            for name in found:
+                hits[row, column[name]] += 1
+        weights = np.concatenate([[0.0], np.nan_to_num(values.astype(np.float64))])
+        self._events = hits.cumsum(axis=0)
+        self._sums = (hits * weights[:, None]).cumsum(axis=0)
+
+    def before(self, position: int) -> tuple[list[str], FloatArray, FloatArray]:
+        """Return names, events and value sums of the first `position` events."""
+        present = np.flatnonzero(self._events[position])
+        return (
+            [self.names[column] for column in present],
+            self._events[position, present].astype(np.float32),
+            self._sums[position, present].astype(np.float32),
+        )
+
+
+def states_as_of(
+    connection: psycopg.Connection[Any],
+    user_keys: ArrayLike,
+    as_of: ArrayLike,
+    history_limit: int = 200,
+    before_interaction_ids: ArrayLike | None = None,
+) -> list[UserState]:
+    """Return the states of users from their events strictly before each moment.
+
+    Parameters
+    ----------
+    connection : psycopg.Connection
+        Connection of :func:`features.database.connect`.
+    user_keys : (E,) int
+        Keys of the database.
+    as_of : (E,) float
+        Unix seconds.
+    history_limit : int
+        Latest events in a state.
+    before_interaction_ids : (E,) int, optional
+        Break ties: events of the user at the very moment count when their id is lower.
+
+    Returns
+    -------
+    list of UserState
+        One for each example; histories are views on arrays they share, so write to none.
+        `known` is false, and the id empty, for a key that is not in the database.
+    """
+    keys = np.asarray(user_keys).astype(np.int64)
+    moments = _moments(as_of)
+    ties = (
+        np.zeros(len(keys), np.int64)
+        if before_interaction_ids is None
+        else np.asarray(before_interaction_ids).astype(np.int64)
+    )
+    if not len(keys) == len(moments) == len(ties):
+        raise InputError(
+            f"user_keys, as_of and before_interaction_ids have {len(keys)}, {len(moments)} and"
+            f" {len(ties)} entries, expected equally many"
+        )
+    wanted = np.unique(keys)
+    with snapshot(connection):
+        features = _features(
+            connection, "user", "user_features_as_of(%s, %s, %s)", [keys, moments, ties]
+        )
+        events = read_events(connection, wanted.tolist())
+        user_ids = dict(
+            connection.execute(
+                "select user_key, user_id from users where user_key = any(%s)", (wanted,)
+            ).fetchall()
+        )
+        of_item = dict(connection.execute("select item_key, categories from items").fetchall())
+    columns = {
+        name: events[name].astype(events[name].dtype.newbyteorder("="))
+        for name in ("user_key", "item_key", "interaction_id", "value", "moment")
+    }
+    item_keys = columns["item_key"].astype(np.int64)
+    times = columns["moment"] / 1e6
+    starts = np.searchsorted(columns["user_key"], wanted)
+    ends = np.searchsorted(columns["user_key"], wanted, side="right")
+    states: list[UserState | None] = [None] * len(keys)
+    order = np.argsort(keys, kind="stable")
+    bounds = np.searchsorted(keys[order], wanted), np.searchsorted(keys[order], wanted, "right")
+    for user, start, end, low, high in zip(wanted.tolist(), starts, ends, *bounds, strict=True):
+        mine = slice(start, end)
+        sums = _CategorySums(item_keys[mine], columns["value"][mine], of_item)
+        for example in order[low:high].tolist():
+            if user not in user_ids:
+                states[example] = cold_state("", float(moments[example] / 1e6))
+                continue
+            count = _before(
+                columns["interaction_id"][mine],
+                columns["moment"][mine],
+                int(moments[example]),
+                int(ties[example]),
+            )
+            past = slice(max(start, start + count - history_limit), start + count)
+            category_names, category_events, category_sums = sums.before(count)
+            states[example] = UserState(
+                user_id=user_ids[user],
+                known=True,
+                item_keys=item_keys[past],
+                values=columns["value"][past],
+                times=times[past],
+                seen_keys=np.unique(item_keys[start : start + count]),
+                features=features[example],
+                category_names=category_names,
+                category_events=category_events,
+                category_value_sums=category_sums,
+                as_of=float(moments[example] / 1e6),
+            )
+    return [state for state in states if state is not None]

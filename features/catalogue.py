@@ -1,0 +1,153 @@
+"""Whole tables for jobs: the catalogue and all interactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, LiteralString
+
+import numpy as np
+import psycopg
+from psycopg import sql
+from psycopg.pq import TransactionStatus
+
+from features.binary import copy_columns, register
+from features.spec import names
+from features.states import Catalogue, Interactions
+
+_ROWS_A_FETCH = 20_000
+
+_EVENT_COLUMNS = (
+    ("user_key", ">i8"),
+    ("item_key", ">i4"),
+    ("interaction_id", ">i8"),
+    ("value", ">f4"),
+    ("moment", ">i8"),
+)
+_EVENT_QUERY = (
+    "select user_key, item_key, interaction_id, coalesce(value, 'nan'), micros(occurred_at)"
+    " from interactions {where} order by user_key, occurred_at, interaction_id"
+)
+
+
+@contextmanager
+def snapshot(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """Let all reads inside see one state of the database; join a transaction that is open."""
+    idle = connection.info.transaction_status == TransactionStatus.IDLE
+    with connection.transaction():
+        if idle:
+            connection.execute("set transaction isolation level repeatable read")
+        yield
+
+
+def _catalogue_query() -> LiteralString:
+    """Items with their features; one that came after the refresh has no events, but an age."""
+    fresh = {"item_age_days": "days_between(micros(items.created_at), micros(refresh_point.as_of))"}
+    columns = []
+    for name in names("item"):
+        if name.startswith("item_events"):
+            fresh[name] = "0"
+        columns.append(f"coalesce(item_features.{name}, {fresh.get(name, 'null')}, 'nan')")
+    text: Any = (
+        "select items.item_key, items.item_id,"
+        " convert_to((items.attributes || jsonb_build_object("
+        "'title', items.title, 'categories', items.categories))::text, 'utf8'),"
+        " items.categories, coalesce(unix_seconds(items.created_at), 'nan'), items.available,"
+        f" array[{', '.join(columns)}]::real[]"
+        " from items cross join refresh_point"
+        " left join item_features on items.item_key = item_features.item_key"
+        " where items.change_id > %s order by items.item_key"
+    )
+    return text  # type: ignore[no-any-return]  # made of names of the spec, no input
+
+
+def read_catalogue(connection: psycopg.Connection[Any], since: int = 0) -> Catalogue:
+    """Read all items, or those that changed after the watermark `since`.
+
+    Parameters
+    ----------
+    connection : psycopg.Connection
+        Connection of :func:`features.database.connect`.
+    since : int
+        ``watermark`` of an earlier read; 0 reads everything.
+
+    Returns
+    -------
+    Catalogue
+        Retired items are in it too, with `available` false.
+    """
+    item_keys: list[int] = []
+    item_ids: list[str] = []
+    fields: list[bytes] = []
+    categories: list[tuple[str, ...]] = []
+    created_at: list[float] = []
+    available: list[bool] = []
+    features: list[Any] = []
+    with snapshot(connection):
+        as_of, watermark = _points(connection)
+        with connection.cursor("catalogue", binary=True) as cursor:
+            register(cursor)
+            cursor.itersize = _ROWS_A_FETCH
+            cursor.execute(_catalogue_query(), (since,))
+            for key, item_id, field, item_categories, created, is_available, raw in cursor:
+                item_keys.append(key)
+                item_ids.append(item_id)
+                fields.append(field)
+                categories.append(tuple(item_categories))
+                created_at.append(created)
+                available.append(is_available)
+                features.append(raw)
+    return Catalogue(
+        item_keys=np.array(item_keys, np.int64),
+        item_ids=item_ids,
+        fields=fields,
+        categories=categories,
+        created_at=np.array(created_at, np.float64),
+        available=np.array(available, np.bool_),
+        features=np.array(features, np.float32).reshape(len(item_keys), len(names("item"))),
+        features_as_of=as_of,
+        watermark=max(watermark, since),
+    )
+
+
+def _points(connection: psycopg.Connection[Any]) -> tuple[float, int]:
+    """Return the time of the last refresh (unix seconds) and the latest change of an item."""
+    row = connection.execute(
+        "select unix_seconds(as_of), (select coalesce(max(change_id), 0) from items)"
+        " from refresh_point"
+    ).fetchone()
+    assert row is not None
+    return float(row[0]), int(row[1])
+
+
+def read_events(
+    connection: psycopg.Connection[Any], user_keys: Sequence[int] | None = None
+) -> np.ndarray[Any, Any]:
+    """Read the events of all users or some, sorted by user key, time and interaction id.
+
+    Returns
+    -------
+    (n,) structured array
+        Fields ``user_key, item_key, interaction_id, value, moment`` (microseconds since 1970)
+        in big-endian byte order.
+    """
+    where = ""
+    if user_keys is not None:
+        keys = ",".join(str(int(key)) for key in user_keys)
+        where = f"where user_key = any('{{{keys}}}')"
+    return copy_columns(connection, _EVENT_QUERY.format(where=where), _EVENT_COLUMNS)
+
+
+def read_interactions(connection: psycopg.Connection[Any]) -> Interactions:
+    """Read all interactions, sorted by user key, time and interaction id."""
+    with snapshot(connection):
+        events = read_events(connection)
+        users = connection.execute(sql.SQL("select user_key, user_id from users")).fetchall()
+    return Interactions(
+        user_keys=events["user_key"].astype(np.int64),
+        item_keys=events["item_key"].astype(np.int64),
+        interaction_ids=events["interaction_id"].astype(np.int64),
+        values=events["value"].astype(np.float32),
+        times=events["moment"] / 1e6,
+        user_ids={int(key): str(user_id) for key, user_id in users},
+    )

@@ -1,0 +1,287 @@
+"""Read item and event files row by row; what is wrong with a row is said, not raised.
+
+Layouts: ``movielens`` (``ratings.csv``, ``movies.csv``), ``ml-1m`` (``ratings.dat``,
+``movies.dat``, ``::`` between fields, Latin-1), ``csv`` (``interactions.csv``, ``items.csv``).
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import lzma
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Literal, NamedTuple
+
+from features.errors import InputError
+from features.ids import id_problem
+
+_FUTURE_S = 300.0
+_FLOAT32_MAX = 3.4028234663852886e38
+_LONGEST_VALUE = 40
+_NO_GENRES = "(no genres listed)"
+_TITLE_YEAR = re.compile(r"\s*\((\d{4})\)\s*$")
+# A quoted title may span lines, but one forgotten quote must not swallow the file.
+_LINES_A_ROW = 50
+
+Reads = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedRow:
+    """A row that was left out: where it is, which column, and why.
+
+    `line` is 1-based and counts the header; `column` is empty when the whole row is wrong.
+    """
+
+    file: str
+    line: int
+    column: str
+    reason: str
+
+
+class EventRow(NamedTuple):
+    """One event of a file; `moment` in microseconds since 1970."""
+
+    line: int
+    user_id: str
+    item_id: str
+    event_type: str
+    value: float | None
+    moment: int
+    event_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ItemRow:
+    """One item of a file; `created` in unix seconds."""
+
+    line: int
+    item_id: str
+    title: str | None
+    categories: list[str] = field(default_factory=list)
+    attributes: dict[str, str | int | float | bool] = field(default_factory=dict)
+    created: float | None = None
+
+
+class RowError(Exception):
+    """A row is wrong; `column` says where."""
+
+    def __init__(self, column: str, reason: str) -> None:
+        super().__init__(reason)
+        self.column = column
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How one kind of file is written."""
+
+    separator: Literal[",", "::"]
+    encoding: str
+    columns: tuple[str, ...] | None  # None: the first line names them
+
+
+CSV = Layout(",", "utf-8", None)
+ML_1M_RATINGS = Layout("::", "latin-1", ("user", "movie", "rating", "timestamp"))
+ML_1M_MOVIES = Layout("::", "latin-1", ("movie", "title", "genres"))
+
+
+def _open(path: Path) -> tuple[IO[bytes], IO[bytes]]:
+    """Return the decompressed stream and the one on disk, whose position measures progress."""
+    raw = path.open("rb")
+    if path.suffix == ".xz":
+        return io.BufferedReader(lzma.LZMAFile(raw)), raw  # type: ignore[arg-type]  # a RawIOBase in all but name
+    if path.suffix == ".gz":
+        return gzip.GzipFile(fileobj=raw), raw
+    return raw, raw
+
+
+def _lines(path: Path, encoding: str, reads: Reads) -> Iterator[tuple[int, str]]:
+    """Yield line number and text; bytes that do not decode stay as lone surrogates."""
+    stream, raw = _open(path)
+    with raw, stream:
+        try:
+            for number, line in enumerate(stream, start=1):
+                if number == 1 and line.startswith(b"\xef\xbb\xbf"):
+                    line = line[3:]
+                if number % 4096 == 0:
+                    reads(raw.tell())
+                yield number, line.decode(encoding, "surrogateescape").rstrip("\r\n")
+        except (lzma.LZMAError, EOFError, gzip.BadGzipFile) as error:
+            raise InputError(
+                f"{path.name}: the compressed file is damaged ({error}); nothing was loaded"
+            ) from error
+
+
+def _split(text: str, separator: str) -> list[str]:
+    if separator == "::":
+        return text.split("::")
+    if '"' not in text:
+        return text.split(",")
+    return next(csv.reader(io.StringIO(text, newline=""), strict=True))
+
+
+def _join_quoted(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Join the lines of a row whose quotes are still open."""
+    waiting: list[tuple[int, str]] = []
+    while True:
+        found = waiting.pop(0) if waiting else next(lines, None)
+        if found is None:
+            return
+        number, text = found
+        if text.count('"') % 2:
+            parts = [text]
+            taken: list[tuple[int, str]] = []
+            while len(taken) < _LINES_A_ROW:
+                following = waiting.pop(0) if waiting else next(lines, None)
+                if following is None:
+                    break
+                taken.append(following)
+                parts.append(following[1])
+                if following[1].count('"') % 2:
+                    text = "\n".join(parts)
+                    taken = []
+                    break
+            waiting = taken + waiting
+        yield number, text
+
+
+def records(
+    path: Path, layout: Layout, required: tuple[str, ...], reject: list[RejectedRow], reads: Reads
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield line number and fields by column of each row that has as many as the header.
+
+    Raises
+    ------
+    InputError
+        The file is empty, damaged or lacks a required column.
+    """
+    lines = _lines(path, layout.encoding, reads)
+    if layout.separator == ",":
+        lines = _join_quoted(lines)
+    columns = list(layout.columns or ())
+    if not columns:
+        header = next(lines, None)
+        if header is None or not header[1].strip():
+            raise InputError(
+                f"{path.name} line 1: the file is empty, expected a header with the columns"
+                f" {', '.join(required)}"
+            )
+        columns = [name.strip() for name in _split(header[1], layout.separator)]
+        missing = [name for name in required if name not in columns]
+        if missing:
+            raise InputError(
+                f"{path.name} line 1: column {missing[0]!r} is missing, found"
+                f" {', '.join(columns)[:200]!r}; expected {', '.join(required)}"
+            )
+    for number, text in lines:
+        if not text:
+            continue
+        try:
+            values = _split(text, layout.separator)
+        except (csv.Error, StopIteration) as error:
+            reject.append(RejectedRow(path.name, number, "", f"broken quotes: {error}"))
+            continue
+        if len(values) != len(columns):
+            reason = f"has {len(values)} fields, expected {len(columns)}"
+            reject.append(RejectedRow(path.name, number, "", reason))
+            continue
+        yield number, dict(zip(columns, values, strict=True))
+
+
+def identifier(column: str, text: str) -> str:
+    """Return `text` if it can be an id.
+
+    Raises
+    ------
+    RowError
+        It cannot.
+    """
+    problem = id_problem(text)
+    if problem is not None:
+        raise RowError(column, problem)
+    return text
+
+
+def number(column: str, text: str) -> float | None:
+    """Return the finite number in `text`, None if it is empty.
+
+    Raises
+    ------
+    RowError
+        It is no number, not finite, or larger than a 32-bit float holds.
+    """
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        raise RowError(column, f"{text[:_LONGEST_VALUE]!r} is not a number") from None
+    if not -_FLOAT32_MAX <= value <= _FLOAT32_MAX:
+        raise RowError(column, f"{text[:_LONGEST_VALUE]!r} is not a finite 32-bit number")
+    return value
+
+
+def unix_seconds(column: str, text: str, now: float) -> float:
+    """Return the time in `text`: unix seconds, or ISO 8601 (UTC unless it says otherwise).
+
+    Raises
+    ------
+    RowError
+        It is no time, lies before 1970 or more than five minutes after `now`.
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            moment = datetime.fromisoformat(text.strip())
+        except ValueError:
+            shown = text[:_LONGEST_VALUE]
+            raise RowError(
+                column, f"{shown!r} is not a time: expected unix seconds or ISO 8601"
+            ) from None
+        seconds = moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
+    if not seconds >= 0:
+        raise RowError(column, f"{text[:_LONGEST_VALUE]!r} lies before 1970")
+    if seconds > now + _FUTURE_S:
+        hint = " (milliseconds? expected seconds)" if seconds > 1e11 else ""
+        raise RowError(column, f"{text[:_LONGEST_VALUE]!r} lies in the future{hint}")
+    return seconds
+
+
+def clean_text(column: str, text: str) -> str:
+    """Return `text` if PostgreSQL can store it.
+
+    Raises
+    ------
+    RowError
+        It holds NUL or bytes that are not UTF-8.
+    """
+    if "\0" in text:
+        raise RowError(column, "contains the character NUL")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise RowError(column, "contains bytes that are not UTF-8") from None
+    return text
+
+
+def genres(column: str, text: str) -> list[str]:
+    """Return the names between ``|``, without doubles, in their order."""
+    found = [name.strip() for name in clean_text(column, text).split("|")]
+    return [name for name in dict.fromkeys(found) if name and name != _NO_GENRES]
+
+
+def title_and_year(column: str, text: str) -> tuple[str | None, int | None]:
+    """Split ``Toy Story (1995)`` into title and year; either may be missing."""
+    title = clean_text(column, text).strip()
+    match = _TITLE_YEAR.search(title)
+    if match is None:
+        return title or None, None
+    return title[: match.start()] or None, int(match.group(1))

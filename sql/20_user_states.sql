@@ -1,0 +1,156 @@
+-- Purpose: all that a request reads of its users, in one statement: history, seen items, and
+-- features that hold at this very moment (the refreshed sums and the events since).
+-- Grain: one row for each known user of user_ids.
+
+drop function if exists user_states(text [], integer, timestamptz) cascade;
+
+create function user_states(user_ids text [], history_limit integer, at_time timestamptz)
+returns table (
+    user_id text,
+    as_of double precision,
+    item_keys bigint [],
+    item_values real [],
+    item_times double precision [],
+    seen_keys bigint [],
+    recent_keys bigint [],
+    category_names text [],
+    category_events real [],
+    category_value_sums real [],
+    user_events real,
+    user_events_30d real,
+    user_value_mean real,
+    user_value_std real,
+    user_tenure_days real,
+    user_recency_days real
+)
+language sql stable
+as $$
+    select
+        users.user_id,
+        unix_seconds(at_time),
+        history.item_keys,
+        history.item_values,
+        history.item_times,
+        past.seen_keys,
+        recent.item_keys,
+        recent.category_names,
+        recent.category_events,
+        recent.category_value_sums,
+        (coalesce(past.events, 0) + recent.events)::real,
+        month.events::real,
+        value_mean(
+            coalesce(past.valued, 0) + recent.valued,
+            coalesce(past.value_sum, 0) + recent.value_sum
+        ),
+        value_std(
+            coalesce(past.valued, 0) + recent.valued,
+            coalesce(past.value_sum, 0) + recent.value_sum,
+            coalesce(past.value_square_sum, 0) + recent.value_square_sum
+        ),
+        days_between(micros(least(past.first_at, recent.first_at)), micros(at_time)),
+        days_between(micros(greatest(past.last_at, recent.last_at)), micros(at_time))
+    from unnest(user_ids) as wanted (user_id)
+    inner join users on wanted.user_id = users.user_id
+    cross join refresh_point
+    left join user_features as past on users.user_key = past.user_key
+    cross join lateral (
+        with events as (
+            select
+                interactions.item_key,
+                interactions.occurred_at,
+                interactions.value::double precision as value
+            from interactions
+            where
+                interactions.user_key = users.user_key
+                and interactions.interaction_id > refresh_point.watermark
+                and interactions.occurred_at < at_time
+            union all
+            select
+                interactions.item_key,
+                interactions.occurred_at,
+                interactions.value::double precision as value
+            from interactions
+            where
+                interactions.user_key = users.user_key
+                and interactions.interaction_id <= refresh_point.watermark
+                and interactions.occurred_at >= refresh_point.as_of
+                and interactions.occurred_at < at_time
+        ),
+
+        categories as (
+            select
+                parts.category,
+                sum(parts.events) as events,
+                sum(parts.value_sum) as value_sum
+            from (
+                select
+                    user_category_features.category,
+                    user_category_features.events,
+                    user_category_features.value_sum
+                from user_category_features
+                where user_category_features.user_key = users.user_key
+                union all
+                select
+                    category.name,
+                    1,
+                    coalesce(events.value, 0)
+                from events
+                inner join items on events.item_key = items.item_key
+                cross join lateral unnest(items.categories) as category (name)
+            ) as parts
+            group by parts.category
+        ),
+
+        totals as (
+            select
+                count(*) as events,
+                count(value) as valued,
+                coalesce(sum(value), 0) as value_sum,
+                coalesce(sum(value * value), 0) as value_square_sum,
+                min(occurred_at) as first_at,
+                max(occurred_at) as last_at,
+                array_agg(item_key::bigint) as item_keys
+            from events
+        ),
+
+        affinity as (
+            select
+                array_agg(category order by category) as category_names,
+                array_agg(events::real order by category) as category_events,
+                array_agg(value_sum::real order by category) as category_value_sums
+            from categories
+        )
+
+        select
+            totals.*,
+            affinity.*
+        from totals
+        cross join affinity
+    ) as recent
+    cross join lateral (
+        select count(*) as events
+        from interactions
+        where
+            interactions.user_key = users.user_key
+            and interactions.occurred_at >= at_time - interval '720 hours'
+            and interactions.occurred_at < at_time
+    ) as month
+    cross join lateral (
+        select
+            array_agg(latest.item_key::bigint) as item_keys,
+            array_agg(coalesce(latest.value, 'nan')) as item_values,
+            array_agg(unix_seconds(latest.occurred_at)) as item_times
+        from (
+            select
+                interactions.item_key,
+                interactions.value,
+                interactions.occurred_at
+            from interactions
+            where
+                interactions.user_key = users.user_key
+                and interactions.occurred_at < at_time
+            order by interactions.occurred_at desc, interactions.interaction_id desc
+            limit history_limit
+        ) as latest
+    ) as history
+$$;
