@@ -234,6 +234,7 @@ def rank(
     as_of: DoubleArray,
     k: int,
     allowed: BoolArray | None = None,
+    created: DoubleArray | None = None,
     batch: int = 256,
 ) -> RowArray:
     """Return each user's best `k` items that are not in the user's training events, (U, k).
@@ -250,15 +251,19 @@ def rank(
         Length of the lists; padded by -1 where the catalogue has fewer unseen items.
     allowed : (N,) bool, optional
         Items that may be returned.
+    created : (N,) float64, optional
+        Unix seconds; an item is not returned for a moment before it came to be.
     batch : int
         Users scored at a time; a batch of 256 over 10,000 items holds 10 MB.
     """
     out = np.full((len(users), k), -1, dtype=np.int64)
     for start in range(0, len(users), batch):
-        part = users[start : start + batch]
-        scores = np.array(baseline.scores(part, as_of[start : start + batch]), dtype=np.float32)
+        part, moments = users[start : start + batch], as_of[start : start + batch]
+        scores = np.array(baseline.scores(part, moments), dtype=np.float32)
         if allowed is not None:
             scores[:, ~allowed] = -np.inf
+        if created is not None:
+            scores[created[None, :] > moments[:, None]] = -np.inf
         scores[events.recent(part, np.ones(_longest(events, part))).nonzero()] = -np.inf
         width = min(k, events.items)
         best = top_rows(scores, width)

@@ -8,19 +8,24 @@ the same resamples pair two models: a difference has the interval of the per-use
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from pydantic import BeforeValidator
 
 from ranking.types import DoubleArray
+
+Number = Annotated[float, BeforeValidator(lambda value: float("nan") if value is None else value)]
+"""A float whose NaN is written to JSON as null and read back as NaN."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """A mean over users with its interval; NaN throughout when no user has a value."""
 
-    mean: float
-    low: float
-    high: float
+    mean: Number
+    low: Number
+    high: Number
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,13 @@ def test_items_that_are_not_allowed_are_never_returned():
     assert listed(Popularity(events), events, 0, 3, allowed=allowed) == [0, 2, -1]
 
 
+def test_an_item_is_not_listed_before_it_exists():
+    events = training([[3], [1], [1], [0, 0]], items=4)
+    created = np.array([np.nan, 50.0, 100.0, np.nan])
+    args = {"as_of": np.array([99.0]), "created": created}
+    assert listed(Popularity(events), events, 0, 3, **args) == [0, 1, -1]
+
+
 def test_recent_popularity_counts_the_window_before_each_query():
     day = baselines.DAY
     events = training(

@@ -1,0 +1,157 @@
+"""Compare ranked lists of several models over the same test users: pure, no database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ranking.bootstrap import Bootstrap, Estimate
+from ranking.evaluation_result import CURVE, Difference, Slice
+from ranking.metrics import (
+    coverage_at,
+    diversity_at,
+    hit_rate_at,
+    hits,
+    ndcg_at,
+    novelty_at,
+    recall_at,
+    reciprocal_rank,
+    relevant_counts,
+)
+from ranking.types import BoolArray, DoubleArray, FloatArray, RowArray
+
+SLICE_METRICS = ("ndcg_at_10", "recall_at_200")
+EVENT_BUCKETS = ((0, 0), (1, 4), (5, 19), (20, 99), (100, None))
+
+
+@dataclass(frozen=True, slots=True)
+class TestSet:
+    """What U test users chose, and what training knew.
+
+    Attributes
+    ----------
+    relevant : (U, R) int64
+        Rows of the test items, -1 where padded.
+    history_lengths : (U,) int64
+        Training events of each test user.
+    item_users : (N,) int64
+        Training events of each item.
+    users : int
+        Users with training events.
+    vectors : (N, d) float32
+        Item vectors, for the diversity of lists.
+    """
+
+    __test__ = False  # not a test class, whatever its name says to pytest
+
+    relevant: RowArray
+    history_lengths: RowArray
+    item_users: RowArray
+    users: int
+    vectors: FloatArray
+
+
+def accuracy(ranked: RowArray, relevant: RowArray) -> dict[str, DoubleArray]:
+    """Return every accuracy metric of one model, each (U,)."""
+    hit, counts = hits(ranked, relevant), relevant_counts(relevant)
+    values = {
+        "ndcg_at_10": ndcg_at(hit, counts, 10),
+        "hr_at_10": hit_rate_at(hit, 10),
+        "hr_at_50": hit_rate_at(hit, 50),
+        "mrr": reciprocal_rank(hit),
+    }
+    return values | {f"recall_at_{k}": recall_at(hit, counts, k) for k in CURVE}
+
+
+def estimates(
+    lists: Mapping[str, RowArray], test: TestSet, bootstrap: Bootstrap
+) -> dict[str, dict[str, Estimate]]:
+    """Return model -> metric -> estimate for all models and metrics."""
+    found: dict[str, dict[str, Estimate]] = {}
+    for name, ranked in lists.items():
+        values = accuracy(ranked, test.relevant)
+        columns = np.stack(list(values.values()), axis=1)
+        found[name] = dict(zip(values, bootstrap.estimates(columns), strict=True))
+        novelty = novelty_at(ranked, 10, test.item_users, test.users)
+        found[name]["novelty_at_10"] = bootstrap.estimate(novelty)
+        diversity = diversity_at(ranked, 10, test.vectors)
+        found[name]["diversity_at_10"] = bootstrap.estimate(diversity)
+    return found
+
+
+def coverages(lists: Mapping[str, RowArray], items: int) -> dict[str, float]:
+    """Return model -> share of the catalogue in some user's first 10."""
+    return {name: coverage_at(ranked, 10, items) for name, ranked in lists.items()}
+
+
+def differences(
+    lists: Mapping[str, RowArray],
+    relevant: RowArray,
+    bootstrap: Bootstrap,
+    pairs: Sequence[tuple[str, str, str]],
+) -> list[Difference]:
+    """Return the paired difference for each (metric, model, other) of `pairs`."""
+    values = {name: accuracy(ranked, relevant) for name, ranked in lists.items()}
+    found = []
+    for metric, model, other in pairs:
+        left, right = values[model][metric], values[other][metric]
+        estimate = bootstrap.difference(left, right)
+        base = float(right.mean()) if len(right) else 0.0
+        relative = estimate.mean / base if base > 0 else float("nan")
+        found.append(
+            Difference(
+                metric=metric, model=model, other=other, estimate=estimate, relative=relative
+            )
+        )
+    return found
+
+
+def slices(lists: Mapping[str, RowArray], test: TestSet, bootstrap: Bootstrap) -> list[Slice]:
+    """Return figures by length of history, and by training events of the test item.
+
+    Histories are cut at their quartiles: what is a short one depends on the data.
+    """
+    found = []
+    lengths = test.history_lengths
+    if len(lengths):
+        edges = np.unique(np.quantile(lengths, [0.25, 0.75]).astype(np.int64))
+        bounds = [*zip([0, *(edges + 1)], [*edges, None], strict=True)]
+        for low, high in bounds:
+            chosen = (lengths >= low) & (lengths <= (high if high is not None else lengths.max()))
+            if chosen.any():
+                label = _range_label(max(int(low), int(lengths.min())), high)
+                found.append(_slice("history", label, lists, test.relevant, chosen, bootstrap))
+    known = np.where(test.relevant >= 0, test.item_users[np.maximum(test.relevant, 0)], -1)
+    for low, high in EVENT_BUCKETS:
+        inside = (known >= low) & (known <= (high if high is not None else np.inf))
+        relevant = np.where(inside, test.relevant, -1)
+        chosen = inside.any(axis=1)
+        if chosen.any():
+            label = _range_label(low, high)
+            found.append(_slice("training_events", label, lists, relevant, chosen, bootstrap))
+    return found
+
+
+def _slice(
+    kind: Literal["history", "training_events"],
+    label: str,
+    lists: Mapping[str, RowArray],
+    relevant: RowArray,
+    chosen: BoolArray,
+    bootstrap: Bootstrap,
+) -> Slice:
+    figures = {}
+    for name, ranked in lists.items():
+        values = accuracy(ranked[chosen], relevant[chosen])
+        columns = np.stack([values[metric] for metric in SLICE_METRICS], axis=1)
+        figures[name] = dict(zip(SLICE_METRICS, bootstrap.estimates(columns), strict=True))
+    return Slice(kind=kind, label=label, users=int(chosen.sum()), metrics=figures)
+
+
+def _range_label(low: int, high: int | None) -> str:
+    if high is None:
+        return f"{low} or more"
+    return f"{low}" if low == high else f"{low} to {high}"
