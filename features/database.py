@@ -55,7 +55,7 @@ class DatabaseConfig(BaseModel):
     statement_timeout_ms: int = Field(
         default=2000,
         ge=0,
-        description="PostgreSQL ends a statement of the pool after this, in milliseconds; 0: never.",
+        description="PostgreSQL ends a statement of the pool after this, in ms; 0: never.",
     )
 
 
@@ -126,6 +126,10 @@ def open_pool(url: str, config: DatabaseConfig) -> AsyncConnectionPool[AsyncConn
             "autocommit": True,
             "prepare_threshold": 0,
             "connect_timeout": config.connect_timeout_s,
-            "options": f"{_SESSION_OPTIONS} -c statement_timeout={config.statement_timeout_ms}",
+            "options": (
+                f"{_SESSION_OPTIONS} -c statement_timeout={config.statement_timeout_ms}"
+                # Planning a user state takes longer than running it, and each is the same.
+                " -c plan_cache_mode=force_generic_plan"
+            ),
         },
     )

@@ -89,6 +89,16 @@ def _watermark(connection: psycopg.Connection[Any]) -> tuple[int, datetime]:
             time.sleep(0.3)
 
 
+def _vacuum(connection: psycopg.Connection[Any]) -> None:
+    """Clear away the rows that were replaced, so that reads need the indexes only."""
+    connection.autocommit = True
+    try:
+        for name in (*VIEWS, "refresh_point"):
+            connection.execute(sql.SQL("vacuum (analyze) {}").format(sql.Identifier(name)))
+    finally:
+        connection.autocommit = False
+
+
 def refresh(connection: psycopg.Connection[Any], progress: Progress | None = None) -> RefreshReport:
     """Compute all feature views anew; readers see the old values until all are done.
 
@@ -134,9 +144,7 @@ def refresh(connection: psycopg.Connection[Any], progress: Progress | None = Non
                     (view, as_of, watermark, seconds[view]),
                 )
             report(VIEWS[-1], len(VIEWS), len(VIEWS))
-        with connection.transaction():
-            for view in VIEWS:
-                connection.execute(sql.SQL("analyze {}").format(sql.Identifier(view)))
+        _vacuum(connection)
     except errors.UndefinedTable as error:
         raise SchemaError(f"{error}: run 'shortlist db apply' first") from error
     finally:

@@ -6,7 +6,8 @@ create index interactions_user_history
 on interactions (user_key, occurred_at, interaction_id) include (item_key, value);
 
 -- A user's events that arrived after the last refresh.
-create index interactions_user_arrival on interactions (user_key, interaction_id);
+create index interactions_user_arrival
+on interactions (user_key, interaction_id) include (occurred_at, item_key, value);
 
 -- An item's events in time order: as-of features.
 create index interactions_item_history on interactions (item_key, occurred_at) include (value);

@@ -3,16 +3,17 @@
 
 drop function if exists micros(timestamptz) cascade;
 
--- Microseconds since 1970, exactly: PostgreSQL stores no finer time.
+-- Microseconds since 1970; PostgreSQL stores no finer time. Exact from 1834 to 2106, where the
+-- rounding of the two doubles stays below half a microsecond, and faster than numeric.
 create function micros(moment timestamptz) returns bigint
 language sql stable parallel safe
-return (extract(epoch from moment) * 1000000)::bigint;
+return (date_part('epoch', moment) * 1000000)::bigint;
 
 drop function if exists unix_seconds(timestamptz) cascade;
 
 create function unix_seconds(moment timestamptz) returns double precision
 language sql stable parallel safe
-return extract(epoch from moment)::double precision;
+return date_part('epoch', moment);
 
 drop function if exists days_between(bigint, bigint) cascade;
 
