@@ -67,7 +67,7 @@ class FaissIndex:
     """
 
     def __init__(self, cpu: faiss.Index, vectors: FloatArray, config: IndexConfig) -> None:
-        self.kind = _kind(cpu)
+        self.kind: str = _kind(cpu)
         self.dimension = int(cpu.d)
         self._exact = ExactIndex(vectors)
         self._config = config

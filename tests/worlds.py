@@ -1,0 +1,81 @@
+"""Small catalogues and histories with structure, made from a seed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ranking.types import FloatArray, Histories, Items, RowArray
+
+NOW = 1_700_000_000.0
+DAY = 86_400.0
+
+
+def make_items(
+    n: int, d: int = 8, categories: int = 4, seed: int = 0, unavailable: float = 0.1
+) -> Items:
+    """Items in clusters; neighbours are the nearest by vector, trending is a shuffle."""
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((categories, d))
+    kind = rng.integers(0, categories, n)
+    vectors = (centres[kind] + 0.5 * rng.standard_normal((n, d))).astype(np.float32)
+    flags = (rng.random((n, categories)) < 0.15).astype(np.uint8)
+    flags[np.arange(n), kind] = 1
+    M = min(5, max(n - 1, 0))
+    near = vectors @ vectors.T
+    np.fill_diagonal(near, -np.inf)
+    neighbours = np.argsort(-near, axis=1)[:, :M].astype(np.int32)
+    scores = np.exp(np.take_along_axis(near, neighbours.astype(np.int64), 1) / 10)
+    trending = rng.permutation(n)[: max(1, n // 2)] if n else np.empty(0)
+    return Items(
+        vectors=vectors,
+        available=rng.random(n) >= unavailable,
+        created=NOW - rng.uniform(0, 200, n) * DAY,
+        categories=flags,
+        features=rng.standard_normal((n, 8)).astype(np.float32),
+        neighbours=neighbours,
+        neighbour_scores=scores.astype(np.float32),
+        trending=trending.astype(np.int32),
+        trending_scores=np.linspace(1, 0.1, len(trending)).astype(np.float32),
+    )
+
+
+def make_histories(items: Items, lengths: list[int], seed: int = 0) -> Histories:
+    """Random distinct items for each user, an hour apart, the last an hour ago."""
+    rng = np.random.default_rng(seed)
+    L = max([1, *lengths])
+    rows = np.full((len(lengths), L), -1, np.int64)
+    times = np.zeros((len(lengths), L))
+    for b, length in enumerate(lengths):
+        rows[b, :length] = rng.choice(len(items), length, replace=False)
+        times[b, :length] = NOW - 3600.0 * np.arange(length, 0, -1)
+    values = np.where(rows >= 0, rng.uniform(1, 5, rows.shape), 0).astype(np.float32)
+    return Histories(rows, values, times, np.array(lengths), np.full(len(lengths), NOW))
+
+
+def mean_tower(histories: Histories, item_vectors: FloatArray) -> FloatArray:
+    """Return the mean vector of each history and one of its own: a real, simple user tower."""
+    known = histories.rows >= 0
+    vectors = item_vectors[histories.rows]
+    total = (vectors * known[..., None]).sum(axis=1) + np.linspace(0.01, 0.02, vectors.shape[2])
+    return (total / (known.sum(axis=1) + 1)[:, None]).astype(np.float32)
+
+
+def rows_of(histories: Histories) -> list[RowArray]:
+    """Return the rows of each history without padding."""
+    return [rows[:length] for rows, length in zip(histories.rows, histories.lengths, strict=True)]
+
+
+def first(items: Items, n: int) -> Items:
+    """Return the catalogue as it was when it had only its first `n` items."""
+    old = items.trending < n
+    return Items(
+        vectors=items.vectors[:n],
+        available=items.available[:n],
+        created=items.created[:n],
+        categories=items.categories[:n],
+        features=items.features[:n],
+        neighbours=np.where(items.neighbours < n, items.neighbours, -1)[:n],
+        neighbour_scores=items.neighbour_scores[:n],
+        trending=items.trending[old],
+        trending_scores=items.trending_scores[old],
+    )
