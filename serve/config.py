@@ -1,0 +1,234 @@
+"""All settings of Shortlist as one tree: a TOML file, the environment, and defaults.
+
+The file is ``shortlist.toml`` or the one that ``SHORTLIST_CONFIG`` names. An environment
+variable wins over it: ``SHORTLIST_SERVE__PORT=9000`` sets ``port`` in ``[serve]``.
+``SHORTLIST_HOME`` and ``SHORTLIST_DATABASE_URL`` are short names. Unknown keys are refused
+in both.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from features.database import DatabaseConfig
+from features.errors import ConfigError
+from ranking.onnx_model import OnnxConfig
+from ranking.retrieval.index import IndexConfig
+from serve.problems import nearest
+
+PREFIX = "SHORTLIST_"
+CONFIG_VARIABLE = "SHORTLIST_CONFIG"
+CONFIG_FILE = "shortlist.toml"
+
+_SHORT_NAMES = {"SHORTLIST_DATABASE_URL": "SHORTLIST_DATABASE__URL"}
+# Set by start() for the processes of one running service.
+_INTERNAL = {CONFIG_VARIABLE, "SHORTLIST_INSTANCE"}
+
+_path: ContextVar[Path | None] = ContextVar("path", default=None)
+
+
+class ServeConfig(BaseModel):
+    """The HTTP service: where it listens, how it scales and where it says no."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    host: str = Field(default="127.0.0.1", description="Address that the service listens on.")
+    port: int = Field(default=8000, ge=0, le=65535, description="TCP port; 0: any free one.")
+    topology: Literal["colocated", "split"] = Field(
+        default="colocated",
+        description="colocated: every replica holds all stages. split: API and retrieval replicas "
+        "call fine-ranker replicas, for a GPU that many share.",
+    )
+    replicas: int = Field(default=1, ge=1, le=256, description="API replicas.")
+    ranker_replicas: int = Field(default=1, ge=1, description="Fine-ranker replicas of `split`.")
+    ranker_gpus: float = Field(
+        default=0.0, ge=0, description="GPUs for each fine-ranker replica of `split`."
+    )
+    max_batch_requests: int = Field(default=64, ge=1, description="Most requests in a batch.")
+    max_batch_rows: int = Field(
+        default=32_768, ge=1, description="Most candidate rows that a batch ranks."
+    )
+    max_queued_requests: int = Field(
+        default=512, ge=1, description="Requests that may wait in a replica; more get a 429."
+    )
+    batches_in_flight: int = Field(
+        default=2, ge=1, description="Batches of a replica that `split` overlaps."
+    )
+    max_body_bytes: int = Field(
+        default=1_048_576, ge=1024, description="Longest request body, in bytes; longer: 413."
+    )
+    deadline_ms: int = Field(
+        default=2000, ge=1, description="Default `deadline_ms` of a request, in milliseconds."
+    )
+    catalogue_poll_s: float = Field(
+        default=0.5, gt=0, description="How often changed items are read, in seconds."
+    )
+    release_poll_s: float = Field(
+        default=1.0, gt=0, description="How often a replica looks for a new release, in seconds."
+    )
+    request_id_ttl_s: float = Field(
+        default=600.0, gt=0, description="How long a `request_id` gets the same answer, in seconds."
+    )
+    request_id_entries: int = Field(
+        default=10_000, ge=0, description="Answers kept for `request_id` in a replica."
+    )
+    impression_queue: int = Field(
+        default=20_000, ge=0, description="Impression rows that may wait for the database; 0: none."
+    )
+    impression_flush_s: float = Field(
+        default=0.5, gt=0, description="How often impressions are written, in seconds."
+    )
+    otlp_endpoint: str | None = Field(
+        default=None, description="OTLP/HTTP traces endpoint; none: no tracing, at no cost."
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        default="INFO", description="Least severe log record that is written."
+    )
+    access_log: bool = Field(default=False, description="One log record for each request.")
+
+
+class Settings(BaseSettings):
+    """Everything that can be set."""
+
+    model_config = SettingsConfigDict(extra="forbid", frozen=True)
+
+    home: Path = Field(
+        default=Path(".shortlist"),
+        description="Directory of the embedded database, models, releases, reports and logs.",
+    )
+    database: DatabaseConfig = Field(default_factory=DatabaseConfig)
+    index: IndexConfig = Field(default_factory=IndexConfig)
+    onnx: OnnxConfig = Field(default_factory=OnnxConfig)
+    serve: ServeConfig = Field(default_factory=ServeConfig)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments win over the environment, the environment over the file."""
+        return init_settings, _FileAndEnvironment(settings_cls)
+
+
+class _FileAndEnvironment(InitSettingsSource):
+    """The TOML file with the variables over it; the library's own source skips unknown ones."""
+
+    def __init__(self, settings_cls: type[BaseSettings]) -> None:
+        values = _read_file()
+        for variable, text in sorted(os.environ.items()):
+            if variable.startswith(PREFIX) and variable not in _INTERNAL:
+                _put(values, variable, text)
+        super().__init__(settings_cls, values)
+
+
+def load_settings(path: Path | None = None) -> Settings:
+    """Read the settings: defaults, over them the TOML file, over it the environment.
+
+    Parameters
+    ----------
+    path : Path, optional
+        TOML file; None takes ``SHORTLIST_CONFIG``, else ``shortlist.toml`` if there is one.
+
+    Returns
+    -------
+    Settings
+        With `home` made absolute.
+
+    Raises
+    ------
+    ConfigError
+        A file is missing or no TOML, a key is unknown, or a value is out of range.
+    """
+    token = _path.set(path)
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        raise ConfigError(_message(error)) from None
+    finally:
+        _path.reset(token)
+    return settings.model_copy(update={"home": settings.home.expanduser().absolute()})
+
+
+def _read_file() -> dict[str, Any]:
+    named = _path.get() or os.environ.get(CONFIG_VARIABLE)
+    if named is None and not Path(CONFIG_FILE).exists():
+        return {}
+    file = Path(named or CONFIG_FILE)
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"settings file {str(file)!r} does not exist; correct {CONFIG_VARIABLE} or unset it"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"settings file {str(file)!r} is no readable TOML: {error}") from error
+
+
+def _put(values: dict[str, Any], variable: str, text: str) -> None:
+    """Put one variable into the tree of values."""
+    keys = _SHORT_NAMES.get(variable, variable).removeprefix(PREFIX).lower().split("__")
+    _check_known(variable, keys)
+    target = values
+    for key in keys[:-1]:
+        target = target.setdefault(key, {})
+    try:
+        target[keys[-1]] = json.loads(text) if text[:1] in ("{", "[") else text
+    except ValueError as error:
+        raise ConfigError(f"environment variable {variable} is no valid JSON: {error}") from error
+
+
+def _check_known(variable: str, keys: list[str]) -> None:
+    model: Any = Settings
+    for depth, key in enumerate(keys):
+        fields = model.model_fields if _is_model(model) else {}
+        if key not in fields or (depth == len(keys) - 1 and _is_model(fields[key].annotation)):
+            start = PREFIX + "".join(f"{part.upper()}__" for part in keys[:depth])
+            hint = nearest(key, fields)
+            meant = f"did you mean {start}{hint.upper()}?" if hint else "see `Settings` for all"
+            raise ConfigError(
+                f"environment variable {variable} is no setting of Shortlist; {meant}"
+            )
+        model = fields[key].annotation
+
+
+def _is_model(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _message(error: ValidationError) -> str:
+    """Return one line for each problem; values of secrets are not shown."""
+    lines = []
+    for problem in error.errors(include_url=False):
+        key = ".".join(map(str, problem["loc"]))
+        if problem["type"] == "extra_forbidden":
+            hint = nearest(str(problem["loc"][-1]), _siblings(problem["loc"][:-1]))
+            meant = f"; did you mean {hint!r}?" if hint else ""
+            lines.append(f"setting {key!r} is unknown{meant}")
+        else:
+            value = "…" if "url" in key else repr(problem["input"])
+            lines.append(f"setting {key!r} is {value}: {problem['msg']}")
+    return "; ".join(lines)
+
+
+def _siblings(path: tuple[int | str, ...]) -> list[str]:
+    model: Any = Settings
+    for key in path:
+        model = model.model_fields[str(key)].annotation
+    return list(model.model_fields)
