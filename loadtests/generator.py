@@ -17,11 +17,7 @@ from typing import cast
 from urllib.parse import urlsplit
 
 import numpy as np
-
-try:
-    from uvloop import new_event_loop
-except ImportError:  # not available on every platform; only slower without it
-    from asyncio import new_event_loop
+import uvloop
 
 
 @dataclass(slots=True)
@@ -134,15 +130,13 @@ class _Client(asyncio.Protocol):
 async def _drive(
     url: str, requests: Iterable[bytes], clients: int, into: Measured, keep: bool
 ) -> None:
-    parts = urlsplit(url)
+    host, port = urlsplit(url).hostname, urlsplit(url).port
+    if host is None or port is None:
+        raise ConnectionError(f"service url {url!r}: expected http://HOST:PORT")
     loop = asyncio.get_running_loop()
     shared = iter(requests)
     connections = [
-        (
-            await loop.create_connection(
-                lambda: _Client(shared, into, keep), parts.hostname, parts.port
-            )
-        )[1]
+        (await loop.create_connection(lambda: _Client(shared, into, keep), host, port))[1]
         for _ in range(clients)
     ]
     cpu, started = time.process_time(), time.perf_counter()
@@ -174,7 +168,7 @@ def run(url: str, requests: Sequence[bytes], clients: int, *, keep: bool = False
         When the service cannot be reached or breaks off.
     """
     measured = Measured()
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_drive(url, requests, clients, measured, keep))
     return measured
 

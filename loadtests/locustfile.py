@@ -21,10 +21,12 @@ import random
 from argparse import Namespace
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, cast
+from urllib.parse import quote
 from uuid import uuid4
 
 from hdrh.histogram import HdrHistogram
+from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 
 MICROSECONDS = (1, 600_000_000, 3)
@@ -70,18 +72,20 @@ turns: itertools.cycle[dict[str, Any]] = itertools.cycle([])
 
 
 @events.init_command_line_parser.add_listener
-def add_arguments(parser: Any) -> None:
+def add_arguments(parser: LocustArgumentParser) -> None:
     """Declare this file's own options; each also reads an environment variable."""
     group = parser.add_argument_group("shortlist")
     group.add_argument(
         "--load-users",
-        env_var="SHORTLIST_LOAD_USERS",
+        env_var="LOAD_USERS",
         default="",
         help='JSON file [{"id": "u1", "seen": ["i9"]}] of users that exist',
     )
     group.add_argument("--load-report", default="", help="write the measured figures here as JSON")
     group.add_argument("--count", type=int, default=20, help="items asked for in each request")
-    group.add_argument("--max-error-rate", type=float, default=0.0, help="share of requests, 0 to 1")
+    group.add_argument(
+        "--max-error-rate", type=float, default=0.0, help="share of requests, 0 to 1"
+    )
     group.add_argument("--max-p95-ms", type=float, default=0.0, help="0: no limit")
     group.add_argument("--max-p99-ms", type=float, default=0.0, help="0: no limit")
 
@@ -145,8 +149,7 @@ def judge(environment: Environment, **_: object) -> None:
 
 def options(environment: Environment) -> Namespace:
     """Return the parsed command line of this run."""
-    assert environment.parsed_options is not None
-    return environment.parsed_options
+    return cast(Namespace, environment.parsed_options)
 
 
 def fault(answer: dict[str, Any], count: int, forbidden: set[str]) -> str | None:
@@ -170,9 +173,8 @@ def fault(answer: dict[str, Any], count: int, forbidden: set[str]) -> str | None
 class Reader(FastHttpUser):
     """One person: asks, acts on what came, asks again, without pausing."""
 
-    fixed_count = 0
-    connection_timeout: ClassVar[float] = 5.0
-    network_timeout: ClassVar[float] = 10.0
+    connection_timeout = 5.0
+    network_timeout = 10.0
 
     def on_start(self) -> None:
         """Take the next user of the file."""
@@ -237,7 +239,9 @@ class Reader(FastHttpUser):
             return
         item_id = random.choice(self.latest)  # noqa: S311 - load, not secrets
         with self.client.get(
-            f"/v1/items/{item_id}/similar?count=10", name="similar", catch_response=True
+            f"/v1/items/{quote(item_id, safe='')}/similar?count=10",
+            name="similar",
+            catch_response=True,
         ) as response:
             if response.status_code != 200:
                 response.failure(f"status {response.status_code}")

@@ -7,6 +7,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.markup import escape
@@ -15,9 +16,10 @@ from features.errors import ShortlistError
 from serve.cli import data, demo, load, model, service
 from serve.cli.console import ERR
 
+_debug = False
+
 app = typer.Typer(
     name="shortlist",
-    help="Two-stage recommendation ranking: SQL features, Faiss retrieval, an ONNX ranker.",
     epilog="First time? Run: shortlist demo",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -37,6 +39,15 @@ app.add_typer(load.bench, name="bench")
 app.command()(demo.demo)
 
 
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option(help="Show the traceback of an unexpected error.")] = False,
+) -> None:
+    """Two-stage recommendation ranking: SQL features, Faiss retrieval, an ONNX ranker."""
+    global _debug
+    _debug = debug
+
+
 def run() -> None:
     """Run one command; turn errors into a message and an exit status of 1."""
     try:
@@ -53,7 +64,7 @@ def run() -> None:
 
 def report_unexpected(error: Exception) -> None:
     """Write the traceback of `error` to a log file, and on stderr say what to do with it."""
-    if os.environ.get("SHORTLIST_DEBUG"):
+    if _debug:
         traceback.print_exception(error)
         return
     text = "".join(traceback.format_exception(error))
@@ -67,6 +78,6 @@ def report_unexpected(error: Exception) -> None:
         return
     ERR.print(
         f"[bold red]unexpected error:[/] {escape(type(error).__name__)}: {escape(str(error))}\n"
-        f"next:  the traceback is in {path}; SHORTLIST_DEBUG=1 prints it here instead.",
+        f"next:  the traceback is in {path}; 'shortlist --debug …' prints it here instead.",
         soft_wrap=True,
     )

@@ -64,8 +64,9 @@ def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
 class _Lines:
     """Progress as plain lines: for logs, pipes and CI."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, heading: str = "") -> None:
         self.console = console
+        self.prefix = f"  {heading}: " if heading else "  "
         self.step = ""
         self.started = self.spoken = time.monotonic()
 
@@ -80,18 +81,20 @@ class _Lines:
             if total and done:
                 left = f", about {seconds((now - self.started) / done * (total - done))} left"
             share = f" {done / total:.0%}" if total else ""
-            self.console.print(f"  {step}{share} after {seconds(now - self.started)}{left}")
+            after = f" after {seconds(now - self.started)}"
+            self.console.print(f"{self.prefix}{step}{share}{after}{left}")
 
     def close(self) -> None:
-        if self.step:
-            self.console.print(f"  {self.step} {seconds(time.monotonic() - self.started)}")
+        took = time.monotonic() - self.started
+        if self.step and took >= QUIET_SECONDS:
+            self.console.print(f"{self.prefix}{self.step} done after {seconds(took)}")
         self.step = ""
 
 
 class _Bars:
     """Progress as bars with an estimate of the time left, one for each step."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, heading: str = "") -> None:
         self.progress = Progress(
             SpinnerColumn(finished_text="[green]✓[/]"),
             TextColumn("{task.description}"),
@@ -104,6 +107,8 @@ class _Bars:
             transient=True,
         )
         self.tasks: dict[str, TaskID] = {}
+        if heading:
+            self.progress.add_task(heading, total=None)
         self.progress.start()
 
     def __call__(self, step: str, done: int, total: int) -> None:
@@ -123,10 +128,37 @@ class _Bars:
 
 
 @contextmanager
-def progress(console: Console = ERR) -> Iterator[Report]:
+def progress(console: Console = ERR, heading: str = "") -> Iterator[Report]:
     """Yield a :data:`Report` that draws bars on a terminal and writes lines elsewhere."""
-    report = _Bars(console) if console.is_terminal else _Lines(console)
+    report = _Bars(console, heading) if console.is_terminal else _Lines(console, heading)
     try:
         yield report
     finally:
         report.close()
+
+
+class Steps:
+    """The steps of a long job: each shows its progress, then leaves one line with its time."""
+
+    def __init__(self, console: Console = ERR) -> None:
+        self.console = console
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, name: str, label: str) -> Iterator[Report]:
+        """Run one step; its duration is kept under `name`."""
+        started = time.monotonic()
+        try:
+            with progress(self.console, label) as report:
+                yield report
+        except BaseException:
+            self.console.print(f"[red]✗[/] {label}")
+            raise
+        self.seconds[name] = round(time.monotonic() - started, 3)
+        took = seconds(self.seconds[name])
+        self.console.print(f"[green]✓[/] {label:<58} [dim]{took:>9}[/]")
+
+    def skip(self, name: str, label: str) -> None:
+        """Say that a step had nothing to do."""
+        self.seconds[name] = 0.0
+        self.console.print(f"[green]✓[/] {label:<58} [dim]{'reused':>9}[/]")

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from features.presets import Preset
 from serve.cli import context
 from serve.cli.console import ERR, OUT, emit, progress, seconds, table
 
@@ -82,9 +83,9 @@ def load(
         Path | None,
         typer.Argument(help="Folder or file to load; none loads the sample that comes along."),
     ] = None,
-    preset: Annotated[str, typer.Option(help="Layout of the files; auto looks for itself.")] = (
-        "auto"
-    ),
+    preset: Annotated[
+        Preset, typer.Option(help="Layout of the files; auto tells it by their names.")
+    ] = "auto",
     rebase_to_now: Annotated[
         bool,
         typer.Option(help="Shift all times by whole days so that the newest event is of today."),
@@ -133,7 +134,8 @@ def refresh(as_json: Json = False) -> None:
     if as_json:
         emit({"as_of": result.as_of.isoformat(), "seconds": result.seconds})
         return
-    rows = table(f"Views as of {result.as_of:%Y-%m-%d %H:%M:%S %Z}", "view", "time", right=("time",))
+    title = f"Views as of {result.as_of:%Y-%m-%d %H:%M:%S %Z}"
+    rows = table(title, "view", "time", right=("time",))
     for view, took in result.seconds.items():
         rows.add_row(view, seconds(took))
     OUT.print(rows)
