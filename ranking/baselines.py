@@ -8,84 +8,16 @@ last training event, so that a baseline is as strong as its grid and never sees 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from ranking.metrics import hits, ndcg_at
+from ranking.training_events import TrainingEvents
 from ranking.types import BoolArray, DoubleArray, FloatArray, RowArray
 
 DAY = 86400.0
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingEvents:
-    """Events that the models may learn from, user by user, oldest first.
-
-    Attributes
-    ----------
-    rows : (T,) int64
-        Item rows.
-    times : (T,) float64
-        Unix seconds.
-    offsets : (V + 1,) int64
-        The events of user v are ``rows[offsets[v]:offsets[v + 1]]``.
-    items : int
-        Catalogue size N.
-    """
-
-    rows: RowArray
-    times: DoubleArray
-    offsets: RowArray
-    items: int
-
-    @property
-    def users(self) -> RowArray:
-        """The user of each event, (T,)."""
-        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
-
-    def counts(self) -> RowArray:
-        """Return the number of events of each item, (N,)."""
-        return np.bincount(self.rows, minlength=self.items).astype(np.int64)
-
-    def matrix(self) -> sparse.csr_matrix:
-        """Return the binary user-item matrix X, (V, N) float32."""
-        ones = np.ones(len(self.rows), dtype=np.float32)
-        shape = (len(self.offsets) - 1, self.items)
-        x = sparse.csr_matrix((ones, (self.users, self.rows)), shape=shape)
-        x.data[:] = 1.0
-        return x
-
-    def recent(self, users: RowArray, weights: NDArray[np.floating]) -> sparse.csr_matrix:
-        """Return the last ``len(weights)`` events of `users` (B,), newest first, as (B, N)."""
-        places = self.offsets[users + 1][:, None] - 1 - np.arange(len(weights))  # (B, n)
-        valid = places >= self.offsets[users][:, None]
-        which, age = np.nonzero(valid)
-        return sparse.csr_matrix(
-            (weights[age].astype(np.float32), (which, self.rows[places[valid]])),
-            shape=(len(users), self.items),
-        )
-
-    def without_last(self) -> tuple[TrainingEvents, RowArray, RowArray, DoubleArray]:
-        """Hold out each user's last event for tuning, where at least one remains.
-
-        Returns
-        -------
-        events : TrainingEvents
-            The same users, one event fewer each.
-        users, rows, times : (W,)
-            The users held out, and the row and time of their last event.
-        """
-        several = np.diff(self.offsets) >= 2
-        last = self.offsets[1:][several] - 1
-        keep = np.ones(len(self.rows), dtype=np.bool_)
-        keep[last] = False
-        offsets = self.offsets - np.concatenate([[0], np.cumsum(several)])
-        rest = TrainingEvents(self.rows[keep], self.times[keep], offsets, self.items)
-        return rest, np.flatnonzero(several), self.rows[last], self.times[last]
 
 
 class Baseline(Protocol):
@@ -321,17 +253,6 @@ def tuned(
         quality.append(ndcg_at(hit, np.ones(len(chosen), dtype=np.int64), 10).mean())
     choice = int(np.argmax(quality))
     return makers[choice](events), choice
-
-
-def restrict(events: TrainingEvents, known: BoolArray) -> TrainingEvents:
-    """Return `events` without those where `known` (T,) is false, users unchanged."""
-    removed = np.concatenate([[0], np.cumsum(~known)])
-    return replace(
-        events,
-        rows=events.rows[known],
-        times=events.times[known],
-        offsets=events.offsets - removed[events.offsets],
-    )
 
 
 def _longest(events: TrainingEvents, users: RowArray) -> int:

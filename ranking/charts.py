@@ -36,7 +36,7 @@ _HALF, _WIDE = 330, 470
 """Width in px of the plot itself in half, and in three fifths, of a section of the page."""
 
 
-def _svg(chart: Any, title: str) -> str:
+def _svg(chart: alt.LayerChart, title: str) -> str:
     # The renderer measures text in its own font; the padding is for pages with a wider one.
     padding = {"left": 14, "right": 34, "top": 6, "bottom": 6}
     spec = (
@@ -74,7 +74,7 @@ def _models(models: Mapping[str, ModelFigures]) -> list[str]:
     return [name for name in MODEL_ORDER if name in models]
 
 
-def _colour(names: Sequence[str], field: str = "model") -> Any:
+def _colour(names: Sequence[str], field: str = "model") -> alt.Color:
     return alt.Color(
         f"{field}:N",
         scale=alt.Scale(domain=list(names), range=[_COLOURS[name] for name in names]),
@@ -97,7 +97,7 @@ def accuracy(result: EvaluationResult, metric: str, title: str) -> str:
         for name in names
     ]
     y = alt.Y("label:N", sort=None, title=None, axis=alt.Axis(ticks=False, domain=False))
-    base = alt.Chart(alt.Data(values=rows))
+    base = alt.Chart(alt.InlineData(values=rows))
     chart = (
         base.mark_bar(height=18, cornerRadiusEnd=3, opacity=0.85).encode(
             x=alt.X("mean:Q", title=title), y=y, color=_colour(names)
@@ -126,8 +126,8 @@ def differences(found: Sequence[Difference], models: Mapping[str, ModelFigures])
     ]
     others = _models({part.other: models[part.other] for part in found})
     y = alt.Y("label:N", sort=None, title=None, axis=alt.Axis(ticks=False, domain=False))
-    base = alt.Chart(alt.Data(values=rows))
-    zero = alt.Chart(alt.Data(values=[{"zero": 0}]))
+    base = alt.Chart(alt.InlineData(values=rows))
+    zero = alt.Chart(alt.InlineData(values=[{"zero": 0}]))
     chart = (
         zero.mark_rule(stroke=_SOFT, strokeDash=[4, 3]).encode(x="zero:Q")
         + base.mark_rule(strokeWidth=3).encode(
@@ -167,9 +167,9 @@ def recall_curve(result: EvaluationResult) -> str:
         axis=alt.Axis(values=list(CURVE), grid=False, format="d"),
         title="length of the list (log scale)",
     )
-    base = alt.Chart(alt.Data(values=rows))
+    base = alt.Chart(alt.InlineData(values=rows))
     chart = (
-        alt.Chart(alt.Data(values=bands))
+        alt.Chart(alt.InlineData(values=bands))
         .mark_area(opacity=0.14)
         .encode(x=x, y="low:Q", y2="high:Q", color=_colour(names))
         + base.mark_line(strokeWidth=2.2).encode(
@@ -180,7 +180,7 @@ def recall_curve(result: EvaluationResult) -> str:
         + base.mark_point(filled=True, size=26, opacity=1).encode(
             x=x, y="recall:Q", color=_colour(names)
         )
-        + alt.Chart(alt.Data(values=ends))
+        + alt.Chart(alt.InlineData(values=ends))
         .mark_text(align="left", dx=10, fontWeight="bold")
         .encode(x=x, y="place:Q", text="label:N", color=_colour(names))
     ).properties(width=_WIDE, height=360)
@@ -218,7 +218,7 @@ def slices(found: Sequence[Slice], models: Mapping[str, ModelFigures], metric: s
     ]
     y = alt.Y("slice:N", sort=None, title=None, axis=alt.Axis(ticks=False, grid=True))
     offset = alt.YOffset("model:N", sort=names)
-    base = alt.Chart(alt.Data(values=rows))
+    base = alt.Chart(alt.InlineData(values=rows))
     chart = (
         base.mark_rule(strokeWidth=1.6, opacity=0.6).encode(
             x=alt.X("low:Q", title=metric.replace("_", " ")),
@@ -250,7 +250,7 @@ def waterfall(result: EvaluationResult) -> str:
         )
         start += part.p50
     y = alt.Y("stage:N", sort=None, title=None, axis=alt.Axis(ticks=False, domain=False))
-    base = alt.Chart(alt.Data(values=rows))
+    base = alt.Chart(alt.InlineData(values=rows))
     chart = (
         base.mark_rule(stroke=_SOFT, strokeWidth=1).encode(x="end:Q", x2="tail:Q", y=y)
         + base.mark_tick(color=_SOFT, thickness=1.5, height=9).encode(x="tail:Q", y=y)

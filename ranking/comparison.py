@@ -120,7 +120,9 @@ def slices(lists: Mapping[str, RowArray], test: TestSet, bootstrap: Bootstrap) -
         edges = np.unique(np.quantile(lengths, [0.25, 0.75]).astype(np.int64))
         bounds = [*zip([0, *(edges + 1)], [*edges, None], strict=True)]
         for low, high in bounds:
-            chosen = (lengths >= low) & (lengths <= (high if high is not None else lengths.max()))
+            chosen = np.asarray(
+                (lengths >= low) & (lengths <= (lengths.max() if high is None else high))
+            )
             if chosen.any():
                 label = _range_label(max(int(low), int(lengths.min())), high)
                 found.append(_slice("history", label, lists, test.relevant, chosen, bootstrap))

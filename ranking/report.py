@@ -52,7 +52,7 @@ def render(result: EvaluationResult) -> str:
     )
     environment.filters["interval"] = _interval
     environment.filters["number"] = _number
-    environment.filters["percent"] = lambda value: f"{value:.1%}" if value == value else "–"
+    environment.filters["percent"] = lambda value: f"{value:.1%}" if value == value else "n/a"
     shown = [name for name in charts.MODEL_ORDER if name in result.models]
     figures = {name: result.models[name] for name in shown}
     ranked = [part for part in result.differences if part.metric == "ndcg_at_10"]
@@ -103,7 +103,7 @@ def _template(name: str) -> str:
 
 
 def _number(value: float, digits: int = 4) -> str:
-    return f"{value:.{digits}f}" if value == value else "–"
+    return f"{value:.{digits}f}" if value == value else "n/a"
 
 
 def _interval(estimate: Estimate, digits: int = 4) -> str:

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from ranking import baselines
-from ranking.baselines import Ease, ItemToItem, Popularity, RecentPopularity, TrainingEvents
+from ranking.baselines import Ease, ItemToItem, Popularity, RecentPopularity
+from ranking.training_events import TrainingEvents
 
 NOW = np.array([100.0])
 
@@ -150,7 +151,7 @@ def test_tuning_with_nothing_to_hold_out_takes_the_first():
 
 def test_restrict_drops_events_and_keeps_users():
     events = training([[0, 1], [2], [3, 1]], items=4)
-    kept = baselines.restrict(events, events.rows != 1)
+    kept = events.restrict(events.rows != 1)
     assert kept.rows.tolist() == [0, 2, 3]
     assert kept.offsets.tolist() == [0, 1, 2, 3]
 
