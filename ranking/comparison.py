@@ -120,15 +120,15 @@ def slices(lists: Mapping[str, RowArray], test: TestSet, bootstrap: Bootstrap) -
         edges = np.unique(np.quantile(lengths, [0.25, 0.75]).astype(np.int64))
         bounds = [*zip([0, *(edges + 1)], [*edges, None], strict=True)]
         for low, high in bounds:
-            chosen = np.asarray(
-                (lengths >= low) & (lengths <= (lengths.max() if high is None else high))
-            )
-            if chosen.any():
+            last = int(lengths.max()) if high is None else int(high)
+            inside = (lengths >= low) & (lengths <= last)
+            if inside.any():
                 label = _range_label(max(int(low), int(lengths.min())), high)
-                found.append(_slice("history", label, lists, test.relevant, chosen, bootstrap))
+                found.append(_slice("history", label, lists, test.relevant, inside, bootstrap))
     known = np.where(test.relevant >= 0, test.item_users[np.maximum(test.relevant, 0)], -1)
     for low, high in EVENT_BUCKETS:
-        inside = (known >= low) & (known <= (high if high is not None else np.inf))
+        last = int(known.max(initial=low)) if high is None else high
+        inside = (known >= low) & (known <= last)
         relevant = np.where(inside, test.relevant, -1)
         chosen = inside.any(axis=1)
         if chosen.any():
