@@ -120,15 +120,13 @@ def slices(lists: Mapping[str, RowArray], test: TestSet, bootstrap: Bootstrap) -
         edges = np.unique(np.quantile(lengths, [0.25, 0.75]).astype(np.int64))
         bounds = [*zip([0, *(edges + 1)], [*edges, None], strict=True)]
         for low, high in bounds:
-            last = int(lengths.max()) if high is None else int(high)
-            inside = (lengths >= low) & (lengths <= last)
+            inside = _between(lengths, low, high)
             if inside.any():
                 label = _range_label(max(int(low), int(lengths.min())), high)
                 found.append(_slice("history", label, lists, test.relevant, inside, bootstrap))
     known = np.where(test.relevant >= 0, test.item_users[np.maximum(test.relevant, 0)], -1)
     for low, high in EVENT_BUCKETS:
-        last = int(known.max(initial=low)) if high is None else high
-        inside = (known >= low) & (known <= last)
+        inside = _between(known, low, high)
         relevant = np.where(inside, test.relevant, -1)
         chosen = inside.any(axis=1)
         if chosen.any():
@@ -151,6 +149,10 @@ def _slice(
         columns = np.stack([values[metric] for metric in SLICE_METRICS], axis=1)
         figures[name] = dict(zip(SLICE_METRICS, bootstrap.estimates(columns), strict=True))
     return Slice(kind=kind, label=label, users=int(chosen.sum()), metrics=figures)
+
+
+def _between(values: RowArray, low: int, high: int | None) -> BoolArray:
+    return np.asarray((values >= low) & (values <= (np.inf if high is None else high)), np.bool_)
 
 
 def _range_label(low: int, high: int | None) -> str:
