@@ -128,7 +128,7 @@ def slices(lists: Mapping[str, RowArray], test: TestSet, bootstrap: Bootstrap) -
     for low, high in EVENT_BUCKETS:
         inside = _between(known, low, high)
         relevant = np.where(inside, test.relevant, -1)
-        chosen = inside.any(axis=1)
+        chosen = np.asarray(inside.any(axis=1), dtype=np.bool_)
         if chosen.any():
             label = _range_label(low, high)
             found.append(_slice("training_events", label, lists, relevant, chosen, bootstrap))
