@@ -137,6 +137,7 @@ def judge(environment: Environment, **_: object) -> None:
     if wanted.load_report:
         report = {
             "requests": recorder.requests,
+            "rps": environment.stats.total.total_rps,
             "error_rate": error_rate,
             "errors": dict(recorder.errors),
             "client_ms": client,
@@ -188,7 +189,12 @@ class Reader(FastHttpUser):
         """Ask for a list and check it."""
         # What is seen now: a post of another simulated user of this id may still be under way.
         forbidden = set(seen[self.user_id])
-        body = {"user_id": self.user_id, "count": self.count, "fields": ["title"]}
+        body = {
+            "user_id": self.user_id,
+            "count": self.count,
+            "scenario": "loadtest",
+            "fields": ["title"],
+        }
         with self.client.post(
             "/v1/recommendations", json=body, name="recommendations", catch_response=True
         ) as response:
@@ -213,7 +219,7 @@ class Reader(FastHttpUser):
             return
         item_id = random.choice(self.latest)  # noqa: S311 - load, not secrets
         row = {
-            "event_id": str(uuid4()),
+            "event_id": f"loadtest-{uuid4()}",
             "user_id": self.user_id,
             "item_id": item_id,
             "event_type": "rating",

@@ -74,3 +74,10 @@ def sample_users(
     """Return (user id, ids of all items seen) of `count` users, the same ones for a seed."""
     rows = connection.execute(_SAMPLE, {"count": count, "seed": seed})
     return [(str(user_id), list(items)) for user_id, items in rows]
+
+
+def forget_load(connection: psycopg.Connection[Any]) -> None:
+    """Remove what load tests wrote, so that nothing learns from it."""
+    with connection.transaction():
+        connection.execute("delete from interactions where event_id like 'loadtest-%'")
+        connection.execute("delete from impressions where scenario = 'loadtest'")
