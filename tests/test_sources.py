@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from worlds import DAY, NOW, make_histories, make_items, mean_tower
 
 from ranking.retrieval.index import build_index
 from ranking.retrieval.merge import best, group
@@ -16,7 +17,6 @@ from ranking.retrieval.sources import (
     TrendingSource,
 )
 from ranking.types import Items
-from worlds import DAY, NOW, make_histories, make_items, mean_tower
 
 
 def make_source(name: str, items: Items) -> Source:
