@@ -1,19 +1,16 @@
 """Baselines that the cascade is compared with, given the same events and the same seen filter.
 
 Each one scores the whole catalogue for a batch of users from the training events alone; where
-its own evidence says nothing, popularity decides. :func:`tuned` picks settings on each user's
-last training event, so that a baseline is as strong as its grid and never sees a test item.
+its own evidence says nothing, popularity decides. :mod:`ranking.tuning` picks their settings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
 from scipy import sparse
 
-from ranking.metrics import hits, ndcg_at
 from ranking.training_events import TrainingEvents
 from ranking.types import BoolArray, DoubleArray, FloatArray, RowArray
 
@@ -213,46 +210,6 @@ def top_rows(scores: FloatArray, k: int) -> RowArray:
         best = np.tile(np.arange(scores.shape[1]), (len(scores), 1))
     order = np.argsort(-np.take_along_axis(scores, best, axis=1), axis=1, kind="stable")
     return np.take_along_axis(best, order, axis=1).astype(np.int64)
-
-
-def tuned(
-    makers: Sequence[Callable[[TrainingEvents], Baseline]],
-    events: TrainingEvents,
-    most_users: int = 2000,
-    seed: int = 0,
-) -> tuple[Baseline, int]:
-    """Pick the maker with the best NDCG@10 on the users' last training events.
-
-    Parameters
-    ----------
-    makers : sequence of callables
-        Each one trains a baseline on the events that it is given.
-    events : TrainingEvents
-    most_users : int
-        Users drawn for the comparison.
-    seed : int
-        Seed of the draw.
-
-    Returns
-    -------
-    baseline : Baseline
-        The best one, trained again on all `events`.
-    choice : int
-        Its position in `makers`.
-    """
-    rest, users, rows, times = events.without_last()
-    if len(users) == 0 or len(makers) == 1:
-        return makers[0](events), 0
-    chosen = np.arange(len(users))
-    if len(users) > most_users:
-        chosen = np.sort(np.random.default_rng(seed).choice(len(users), most_users, replace=False))
-    quality = []
-    for make in makers:
-        lists = rank(make(rest), rest, users[chosen], times[chosen], 10)
-        hit = hits(lists, rows[chosen][:, None])
-        quality.append(ndcg_at(hit, np.ones(len(chosen), dtype=np.int64), 10).mean())
-    choice = int(np.argmax(quality))
-    return makers[choice](events), choice
 
 
 def _longest(events: TrainingEvents, users: RowArray) -> int:

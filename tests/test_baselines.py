@@ -127,26 +127,12 @@ def test_top_rows_break_ties_by_row():
     assert baselines.top_rows(scores, 3)[0].tolist() == [1, 2, 4]
 
 
-def test_tuning_picks_what_predicts_the_last_training_event():
-    # After item 2k comes 2k + 1; the long sequences still say so without their last item.
-    users = [[2 * k, 2 * k + 1, 12] for k in range(6)] + [[2 * k, 2 * k + 1] for k in range(6)] * 4
-    events = training([*users, [8]], items=13)
-    model, choice = baselines.tuned([Popularity, lambda e: ItemToItem(e, reach=1)], events)
-    assert choice == 1
-    assert listed(model, events, 30, 1) == [9]
-
-
 def test_without_last_keeps_users_and_single_events():
     events = training([[0, 1], [2], [3, 4, 5]], items=6)
     rest, users, rows, times = events.without_last()
     assert rest.rows.tolist() == [0, 2, 3, 4]
     assert rest.offsets.tolist() == [0, 1, 2, 4]
     assert (users.tolist(), rows.tolist(), times.tolist()) == ([0, 2], [1, 5], [1.0, 5.0])
-
-
-def test_tuning_with_nothing_to_hold_out_takes_the_first():
-    events = training([[0], [1]], items=3)
-    assert baselines.tuned([Popularity, ItemToItem], events)[1] == 0
 
 
 def test_restrict_drops_events_and_keeps_users():
