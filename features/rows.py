@@ -95,9 +95,9 @@ def _open(path: Path) -> tuple[IO[bytes], IO[bytes]]:
     """Return the decompressed stream and the one on disk, whose position measures progress."""
     raw = path.open("rb")
     if path.suffix == ".xz":
-        return io.BufferedReader(lzma.LZMAFile(raw)), raw  # type: ignore[arg-type]  # a RawIOBase in all but name
+        return io.BufferedReader(lzma.LZMAFile(raw)), raw
     if path.suffix == ".gz":
-        return gzip.GzipFile(fileobj=raw), raw
+        return io.BufferedReader(gzip.GzipFile(fileobj=raw)), raw
     return raw, raw
 
 

@@ -44,7 +44,7 @@ def sql_files() -> list[SqlFile]:
 
 def run_script(connection: psycopg.Connection[Any], text: str) -> psycopg.Cursor[Any]:
     """Run SQL text of this package, several statements at once."""
-    return connection.execute(sql.SQL(text))  # type: ignore[arg-type]  # package data, no input
+    return connection.execute(sql.SQL(text))
 
 
 def _pending(ours: list[SqlFile], applied: dict[str, str]) -> list[SqlFile]:

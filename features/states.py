@@ -104,9 +104,9 @@ class Catalogue:
     features : (N, Fi) float32
         Raw item features as of the last refresh; an item added since then has no events.
     features_as_of : float
-        Unix seconds of the last refresh.
+        Unix seconds of the last refresh; NaN when there are no items.
     watermark : int
-        Give it to :func:`features.events.changed_items` to read what changed afterwards.
+        Give it to :func:`features.items.changed_items` to read what changed afterwards.
     """
 
     item_keys: KeyArray

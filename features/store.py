@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, LiteralString
+from typing import Any
 
 import numpy as np
-import psycopg
 from psycopg import AsyncConnection
-from psycopg_pool import AsyncConnectionPool, PoolTimeout, TooManyRequests
+from psycopg_pool import AsyncConnectionPool
 
 from features.asof import item_features_as_of, states_as_of
 from features.catalogue import read_catalogue, read_interactions
-from features.errors import DatabaseError, DatabaseUnavailable, SchemaError
 from features.ids import id_problem
+from features.retry import run_async
 from features.spec import names
 from features.states import Catalogue, Interactions, KeyArray, UserState, cold_state
 
@@ -33,18 +32,15 @@ __all__ = [
     "states_as_of",
 ]
 
-# Reads are repeated on another connection when theirs was cut (server restarted, failover).
-_ATTEMPTS = 3
 
-
-def _query() -> LiteralString:
+def _query() -> str:
     features = ", ".join(f"coalesce({name}, 'nan')" for name in names("user"))
-    text: Any = (
-        "select user_id, as_of, item_keys, item_values, item_times, seen_keys, recent_keys,"
-        f" array[{features}]::real[], category_names, category_events, category_value_sums"
-        " from user_states(%s::text[], %s::integer, now())"
-    )
-    return text  # type: ignore[no-any-return]  # made of names of the spec, no input
+    return f"""
+        select
+            user_id, as_of, item_keys, item_values, item_times, seen_keys, recent_keys,
+            array[{features}]::real[], category_names, category_events, category_value_sums
+        from user_states(%s::text[], %s::integer, now())
+    """  # noqa: S608 - names of the spec, no input
 
 
 def _seen(refreshed: KeyArray | None, recent: KeyArray | None) -> KeyArray:
@@ -114,32 +110,12 @@ class FeatureStore:
             The schema was not applied.
         """
         wanted = [user_id for user_id in dict.fromkeys(user_ids) if id_problem(user_id) is None]
-        found = {row[0]: row for row in await self._rows(wanted)} if wanted else {}
+        rows = (
+            await run_async(self._pool, self._text, (wanted, self._history_limit)) if wanted else []
+        )
+        found = {row[0]: row for row in rows}
         now = time.time()
         return [
             _state(found[user_id]) if user_id in found else cold_state(user_id, now)
             for user_id in user_ids
         ]
-
-    async def _rows(self, user_ids: list[str]) -> list[tuple[Any, ...]]:
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                async with self._pool.connection() as connection:
-                    cursor = connection.cursor(binary=True)
-                    await cursor.execute(self._text, (user_ids, self._history_limit))
-                    return await cursor.fetchall()
-            except (PoolTimeout, TooManyRequests) as error:
-                raise DatabaseUnavailable(f"no database connection is free: {error}") from error
-            except psycopg.errors.QueryCanceled as error:
-                raise DatabaseUnavailable(
-                    f"reading {len(user_ids)} user states took too long: {error}"
-                ) from error
-            except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedFunction) as error:
-                raise SchemaError(f"{error}: run 'shortlist db apply' first") from error
-            except psycopg.OperationalError as error:
-                if attempt == _ATTEMPTS:
-                    raise DatabaseUnavailable(
-                        f"the database connection was lost {attempt} times: {error}"
-                    ) from error
-                await self._pool.check()
-        raise DatabaseError("unreachable: every attempt returns or raises")

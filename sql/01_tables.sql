@@ -15,7 +15,7 @@ create table items (
     item_key integer generated always as identity primary key,
     item_id text not null unique check (char_length(item_id) between 1 and 256),
     title text,
-    categories text [] not null default '{}',
+    categories text[] not null default '{}',
     attributes jsonb not null default '{}',
     available boolean not null default true,
     created_at timestamptz,

@@ -40,6 +40,6 @@ language sql immutable parallel safe
 return (
     case
         when valued = 0 then null
-        else sqrt(greatest(0, value_square_sum / valued - (value_sum / valued) * (value_sum / valued)))
+        else sqrt(greatest(0, value_square_sum / valued - power(value_sum / valued, 2)))
     end
 )::real;

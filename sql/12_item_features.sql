@@ -6,10 +6,9 @@ drop materialized view if exists item_features cascade;
 create materialized view item_features as
 with windows as (
     select
-        refresh_point.as_of,
+        days,
         refresh_point.as_of - days * interval '24 hours' as starts_at,
-        ((refresh_point.as_of - days * interval '24 hours') at time zone 'utc')::date as edge_day,
-        days
+        ((refresh_point.as_of - days * interval '24 hours') at time zone 'utc')::date as edge_day
     from refresh_point
     cross join unnest(array[7, 30, 365]) as days
 ),

@@ -6,20 +6,20 @@
 -- knew but that lay in the future (fewer, by time). "+ 0" keeps the planner, which cannot know
 -- how few, from walking through the whole history by the other index.
 
-drop function if exists user_states(text [], integer, timestamptz) cascade;
+drop function if exists user_states(text[], integer, timestamptz) cascade;
 
-create function user_states(user_ids text [], history_limit integer, at_time timestamptz)
+create function user_states(user_ids text[], history_limit integer, at_time timestamptz)
 returns table (
     user_id text,
     as_of double precision,
-    item_keys bigint [],
-    item_values real [],
-    item_times double precision [],
-    seen_keys bigint [],
-    recent_keys bigint [],
-    category_names text [],
-    category_events real [],
-    category_value_sums real [],
+    item_keys bigint[],
+    item_values real[],
+    item_times double precision[],
+    seen_keys bigint[],
+    recent_keys bigint[],
+    category_names text[],
+    category_events real[],
+    category_value_sums real[],
     user_events real,
     user_events_30d real,
     user_value_mean real,

@@ -5,9 +5,9 @@
 -- what lies before: one sort, whatever the number of requests. An event at the very moment of
 -- a request is not history (range … 1 preceding = one microsecond earlier).
 
-drop function if exists item_features_as_of(integer [], bigint []) cascade;
+drop function if exists item_features_as_of(integer[], bigint[]) cascade;
 
-create function item_features_as_of(wanted_keys integer [], wanted_moments bigint [])
+create function item_features_as_of(wanted_keys integer[], wanted_moments bigint[])
 returns table (
     request bigint,
     item_events real,
@@ -86,12 +86,12 @@ as $$
     where counted.request is not null
 $$;
 
-drop function if exists user_features_as_of(bigint [], bigint [], bigint []) cascade;
+drop function if exists user_features_as_of(bigint[], bigint[], bigint[]) cascade;
 
 -- before_ids breaks ties: an event at the very moment of the request is history when its
 -- interaction_id is lower. 0 takes none of them.
 create function user_features_as_of(
-    wanted_keys bigint [], wanted_moments bigint [], before_ids bigint []
+    wanted_keys bigint[], wanted_moments bigint[], before_ids bigint[]
 )
 returns table (
     request bigint,
