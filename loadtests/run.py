@@ -84,7 +84,7 @@ def run(
     with tempfile.TemporaryDirectory() as folder:
         users, report = Path(folder) / "users.json", Path(folder) / "report.json"
         users.write_text(json.dumps([{"id": name, "seen": list(seen)} for name, seen in people]))
-        command = [
+        command: list[str | Path] = [
             *(sys.executable, "-m", "locust", "-f", LOCUSTFILE, "--headless", "--host", url),
             *("-u", str(load.users), "-r", str(load.users), "-t", f"{load.seconds}s"),
             *("--only-summary", "--load-users", users, "--load-report", report),

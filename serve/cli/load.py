@@ -45,8 +45,8 @@ def loadtest(
     Example: shortlist loadtest --users 32 --seconds 60 --max-p99-ms 100
     """
     from loadtests import run as locust
+    from serve import deployment
     from serve.cli.people import forget_load, sample_users
-    from serve.cli.process import free_port, running
 
     settings = context.settings()
     load = locust.Load(users, seconds, count, max_error_rate, max_p95_ms, max_p99_ms)
@@ -58,8 +58,9 @@ def loadtest(
             raise InputError("the database has no user with interactions; run 'shortlist load'")
         if url is None:
             ERR.print("starting a service for the test")
-            log = settings.home / "logs" / "loadtest.log"
-            url = stack.enter_context(running(port=free_port(), log=log)).url
+            config = settings.serve.model_copy(update={"port": 0})
+            own = settings.model_copy(update={"serve": config})
+            url = stack.enter_context(deployment.start(own)).url
         try:
             with progress() as report:
                 found = locust.run(url.rstrip("/"), people, load, report)

@@ -27,17 +27,18 @@ def liked_table(user_id: str, liked: Sequence[tuple[str, float | None]]) -> Tabl
     return rows
 
 
-def recommended_table(answer: Mapping[str, Any]) -> Group:
+def recommended_table(answer: Mapping[str, Any], user_id: str) -> Group:
     """Return the items of a recommendation answer with score and sources, and its notes."""
     rows = table(
-        f"Recommended to user {answer['user_id']}" if "user_id" in answer else "Recommended",
+        f"Recommended to user {user_id}",
         *("#", "title", "score", "source (rank in it)"),
         right=("#", "score"),
     )
     for place, item in enumerate(answer["items"], 1):
         title = str((item.get("fields") or {}).get("title") or item["id"])
         sources = ", ".join(f"{hit['name']} {hit['rank'] + 1}" for hit in item["sources"])
-        rows.add_row(str(place), escape(title)[:TITLE], f"{item['score']:.3f}", escape(sources))
+        score = "" if item["score"] is None else f"{item['score']:.3f}"
+        rows.add_row(str(place), escape(title)[:TITLE], score, escape(sources))
     notes = [Text(f"{note['code']}: {note['detail']}", "yellow") for note in answer["notes"]]
     return Group(rows, *notes)
 
