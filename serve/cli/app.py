@@ -9,8 +9,10 @@ import traceback
 from pathlib import Path
 from typing import Annotated
 
+import click
 import typer
 from rich.markup import escape
+from typer.core import TyperGroup
 
 from features.errors import ShortlistError
 from serve.cli import data, demo, load, model, service
@@ -18,7 +20,19 @@ from serve.cli.console import ERR
 
 _debug = False
 
+ORDER = ("demo", "db", "load", "features", "train", "release", "evaluate", "serve", "recommend")
+
+
+class InOrder(TyperGroup):
+    """Lists the commands in the order in which a new user needs them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in that order, others at the end."""
+        return sorted(self.commands, key=lambda name: (*ORDER, name).index(name))
+
+
 app = typer.Typer(
+    cls=InOrder,
     name="shortlist",
     epilog="First time? Run: shortlist demo",
     no_args_is_help=True,
@@ -41,7 +55,9 @@ app.command()(demo.demo)
 
 @app.callback()
 def options(
-    debug: Annotated[bool, typer.Option(help="Show the traceback of an unexpected error.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an unexpected error.")
+    ] = False,
 ) -> None:
     """Two-stage recommendation ranking: SQL features, Faiss retrieval, an ONNX ranker."""
     global _debug
@@ -53,7 +69,7 @@ def run() -> None:
     try:
         app()
     except ShortlistError as error:
-        ERR.print(f"[bold red]error:[/] {escape(str(error))}")
+        ERR.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.progress import (
     BarColumn,
     Progress,
@@ -20,6 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 Report = Callable[[str, int, int], None]
 """``report(step, done, total)``: `total` is 0 where it is not known."""
@@ -47,17 +48,26 @@ def seconds(value: float) -> str:
     return f"{int(value + 0.5) // 60}:{int(value + 0.5) % 60:02d} min"
 
 
-def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
+class Headed(Table):
+    """A table below a heading that may be wider than the table."""
+
+    heading = ""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Render the heading, then the table."""
+        yield Text(self.heading, "bold")
+        yield from super().__rich_console__(console, options)
+
+
+def table(heading: str, *columns: str, right: tuple[str, ...] = ()) -> Headed:
     """Return an empty table in the house style; columns named in `right` are right-aligned."""
-    made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    made = Headed(box=None, pad_edge=False)
+    made.heading = heading
     for column in columns:
-        made.add_column(
-            column,
-            justify="right" if column in right else "left",
-            no_wrap=column in right,
-            overflow="ellipsis" if column not in right else "fold",
-            header_style="dim",
-        )
+        if column in right:
+            made.add_column(column, justify="right", no_wrap=True, header_style="dim")
+        else:
+            made.add_column(column, overflow="ellipsis", header_style="dim")
     return made
 
 

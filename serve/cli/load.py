@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from typing import Annotated, Any
 
@@ -103,11 +104,22 @@ def bench_serve(
     as_json: Json = False,
 ) -> None:
     """Compare the stages in process with `colocated` and `split` over HTTP, in one run."""
+    # Before Faiss is imported, so that the stages run here as they do in the service.
+    os.environ["OMP_NUM_THREADS"] = "1"
     from loadtests import bench as job
+    from serve.cli.people import forget_load, sample_users
 
     settings = context.settings()
-    with context.database(settings), progress() as report:
-        found = job.run(settings, rounds, requests, report)
+    with context.connected(settings) as connection:
+        people = [name for name, _ in sample_users(connection, job.PEOPLE)]
+        connection.rollback()
+        if not people:
+            raise InputError("the database has no user with interactions; run 'shortlist load'")
+        try:
+            with progress() as report:
+                found = job.run(settings, people, rounds, requests, report)
+        finally:
+            forget_load(connection)
     if as_json:
         emit(found)
         return
