@@ -59,23 +59,30 @@ class TrainingEvents:
             shape=(len(users), self.items),
         )
 
-    def without_last(self) -> tuple[TrainingEvents, RowArray, RowArray, DoubleArray]:
-        """Hold out each user's last event for tuning, where at least one remains.
-
-        Returns
-        -------
-        events : TrainingEvents
-            The same users, one event fewer each.
-        users, rows, times : (W,)
-            The users held out, and the row and time of their last event.
-        """
+    def without_last(self) -> Validation:
+        """Hold out each user's last event, where at least one remains."""
         several = np.diff(self.offsets) >= 2
         last = self.offsets[1:][several] - 1
         keep = np.ones(len(self.rows), dtype=np.bool_)
         keep[last] = False
-        offsets = self.offsets - np.concatenate([[0], np.cumsum(several)])
-        rest = TrainingEvents(self.rows[keep], self.times[keep], offsets, self.items)
-        return rest, np.flatnonzero(several), self.rows[last], self.times[last]
+        return Validation(
+            events=self.restrict(keep),
+            users=np.flatnonzero(several),
+            as_of=self.times[last],
+            relevant=self.rows[last][:, None],
+        )
+
+    def without_window(self, share: float = 0.1) -> Validation:
+        """Hold out the last `share` of all events by time, for users with events before it."""
+        cut = float(np.quantile(self.times, 1 - share, method="lower"))
+        rest = self.restrict(self.times < cut)
+        before, after = np.diff(rest.offsets), np.diff(self.offsets - rest.offsets)
+        users = np.flatnonzero((before > 0) & (after > 0))
+        relevant = np.full((len(users), int(after[users].max(initial=0))), -1, dtype=np.int64)
+        for row, user in zip(relevant, users, strict=True):
+            new = self.rows[self.offsets[user] + before[user] : self.offsets[user + 1]]
+            row[: len(new)] = new
+        return Validation(rest, users, np.full(len(users), cut), relevant)
 
     def restrict(self, known: BoolArray) -> TrainingEvents:
         """Return the events where `known` (T,) is true, users unchanged."""
@@ -86,3 +93,25 @@ class TrainingEvents:
             times=self.times[known],
             offsets=self.offsets - removed[self.offsets],
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """Training events held out once more, for tuning.
+
+    Attributes
+    ----------
+    events : TrainingEvents
+        What is left; the users are the same.
+    users : (W,) int64
+        Users held out.
+    as_of : (W,) float64
+        Unix seconds up to which they are known.
+    relevant : (W, R) int64
+        Rows held out of each, -1 where padded.
+    """
+
+    events: TrainingEvents
+    users: RowArray
+    as_of: DoubleArray
+    relevant: RowArray

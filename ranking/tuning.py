@@ -1,7 +1,7 @@
-"""Settings of the baselines, picked on each user's last training event.
+"""Settings of the baselines, picked on training events that are held out as the test is.
 
 So a baseline is as strong as its grid, and never sees a test item. The grids hold what did best
-on MovieLens 1M and on the sample, and what differs most from it.
+on MovieLens 1M and on the sample in both protocols.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ranking.baselines import Baseline, Ease, ItemToItem, Popularity, RecentPopularity, rank
-from ranking.metrics import hits, ndcg_at
-from ranking.training_events import TrainingEvents
+from ranking.metrics import hits, ndcg_at, relevant_counts
+from ranking.training_events import TrainingEvents, Validation
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,15 @@ def families(events: TrainingEvents, most_ease: int) -> list[Family]:
             "item_to_item",
             "Item-to-item",
             {
-                f"co-visitation within 12 places, backward {backward}, damping {damping}, "
-                f"decay {decay}": _item_to_item(backward, damping, decay)
-                for backward, damping, decay in (
-                    (0.2, 0.25, 0.6),
-                    (0.2, 0.25, 0.8),
-                    (0.5, 0.25, 0.8),
-                    (0.5, 0.0, 0.6),
-                    (1.0, 0.5, 0.8),
+                f"co-visitation, backward {backward}, damping {damping}, decay {decay}, "
+                f"latest {latest}": _item_to_item(backward, damping, decay, latest)
+                for backward, damping, decay, latest in (
+                    (0.2, 0.25, 0.6, 20),
+                    (0.2, 0.25, 0.8, 20),
+                    (0.5, 0.25, 0.8, 20),
+                    (0.5, 0.0, 0.6, 20),
+                    (1.0, 0.25, 0.97, 200),
+                    (1.0, 0.5, 0.97, 200),
                 )
             },
         ),
@@ -85,9 +86,11 @@ def _recent(days: float) -> Callable[[TrainingEvents], Baseline]:
 
 
 def _item_to_item(
-    backward: float, damping: float, decay: float
+    backward: float, damping: float, decay: float, latest: int
 ) -> Callable[[TrainingEvents], Baseline]:
-    return lambda events: ItemToItem(events, backward=backward, damping=damping, decay=decay)
+    return lambda events: ItemToItem(
+        events, backward=backward, damping=damping, decay=decay, latest=latest
+    )
 
 
 def _ease(regularisation: float, latest: int | None) -> Callable[[TrainingEvents], Baseline]:
@@ -97,16 +100,19 @@ def _ease(regularisation: float, latest: int | None) -> Callable[[TrainingEvents
 def tuned(
     makers: Sequence[Callable[[TrainingEvents], Baseline]],
     events: TrainingEvents,
+    validation: Validation,
     most_users: int = 2000,
     seed: int = 0,
 ) -> tuple[Baseline, int]:
-    """Pick the maker with the best NDCG@10 on the users' last training events.
+    """Pick the maker with the best NDCG@10 on held-out training events.
 
     Parameters
     ----------
     makers : sequence of callables
         Each one trains a baseline on the events that it is given.
     events : TrainingEvents
+    validation : Validation
+        Made of `events` the way the test was made of all events.
     most_users : int
         Users drawn for the comparison.
     seed : int
@@ -119,16 +125,16 @@ def tuned(
     choice : int
         Its position in `makers`.
     """
-    rest, users, rows, times = events.without_last()
-    if len(users) == 0 or len(makers) == 1:
+    total = len(validation.users)
+    if total == 0 or len(makers) == 1:
         return makers[0](events), 0
-    chosen = np.arange(len(users))
-    if len(users) > most_users:
-        chosen = np.sort(np.random.default_rng(seed).choice(len(users), most_users, replace=False))
+    chosen = np.arange(total)
+    if total > most_users:
+        chosen = np.sort(np.random.default_rng(seed).choice(total, most_users, replace=False))
+    rest, relevant = validation.events, validation.relevant[chosen]
     quality = []
     for make in makers:
-        lists = rank(make(rest), rest, users[chosen], times[chosen], 10)
-        hit = hits(lists, rows[chosen][:, None])
-        quality.append(ndcg_at(hit, np.ones(len(chosen), dtype=np.int64), 10).mean())
+        lists = rank(make(rest), rest, validation.users[chosen], validation.as_of[chosen], 10)
+        quality.append(ndcg_at(hits(lists, relevant), relevant_counts(relevant), 10).mean())
     choice = int(np.argmax(quality))
     return makers[choice](events), choice

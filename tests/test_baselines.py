@@ -128,11 +128,22 @@ def test_top_rows_break_ties_by_row():
 
 
 def test_without_last_keeps_users_and_single_events():
-    events = training([[0, 1], [2], [3, 4, 5]], items=6)
-    rest, users, rows, times = events.without_last()
-    assert rest.rows.tolist() == [0, 2, 3, 4]
-    assert rest.offsets.tolist() == [0, 1, 2, 4]
-    assert (users.tolist(), rows.tolist(), times.tolist()) == ([0, 2], [1, 5], [1.0, 5.0])
+    held = training([[0, 1], [2], [3, 4, 5]], items=6).without_last()
+    assert held.events.rows.tolist() == [0, 2, 3, 4]
+    assert held.events.offsets.tolist() == [0, 1, 2, 4]
+    assert held.users.tolist() == [0, 2]
+    assert held.relevant.tolist() == [[1], [5]]
+    assert held.as_of.tolist() == [1.0, 5.0]
+
+
+def test_without_window_holds_out_the_last_events_of_all():
+    times = [1, 8, 9, 2, 3, 7]
+    held = training([[0, 1, 2], [3, 4], [5]], items=6, times=times).without_window(0.5)
+    assert held.events.rows.tolist() == [0, 3]
+    assert held.events.offsets.tolist() == [0, 1, 2, 2]
+    assert held.users.tolist() == [0, 1]
+    assert held.relevant.tolist() == [[1, 2], [4, -1]]
+    assert held.as_of.tolist() == [3.0, 3.0]
 
 
 def test_restrict_drops_events_and_keeps_users():

@@ -15,14 +15,16 @@ def test_tuning_picks_what_predicts_the_last_training_event():
     # After item 2k comes 2k + 1; the long sequences still say so without their last item.
     users = [[2 * k, 2 * k + 1, 12] for k in range(6)] + [[2 * k, 2 * k + 1] for k in range(6)] * 4
     events = training([*users, [8]], items=13)
-    model, choice = tuning.tuned([Popularity, lambda e: ItemToItem(e, reach=1)], events)
+    model, choice = tuning.tuned(
+        [Popularity, lambda e: ItemToItem(e, reach=1)], events, events.without_last()
+    )
     assert choice == 1
     assert baselines.rank(model, events, np.array([30]), np.array([0.0]), 1).tolist() == [[9]]
 
 
 def test_tuning_with_nothing_to_hold_out_takes_the_first():
     events = training([[0], [1]], items=3)
-    assert tuning.tuned([Popularity, ItemToItem], events)[1] == 0
+    assert tuning.tuned([Popularity, ItemToItem], events, events.without_last())[1] == 0
 
 
 def test_every_family_trains_and_ranks_on_little_data():
@@ -30,7 +32,7 @@ def test_every_family_trains_and_ranks_on_little_data():
     users = np.arange(3)
     names = []
     for family in tuning.families(events, most_ease=10):
-        model, choice = tuning.tuned(list(family.makers.values()), events)
+        model, choice = tuning.tuned(list(family.makers.values()), events, events.without_last())
         lists = baselines.rank(model, events, users, np.full(3, 9.0), 4)
         assert 0 <= choice < len(family.makers)
         assert [(row >= 0).sum() for row in lists] == [2, 3, 4]
@@ -47,4 +49,4 @@ def test_tuning_draws_users_when_there_are_many():
     users = [[2 * k, 2 * k + 1, 12] for k in range(6)] + [[2 * k, 2 * k + 1] for k in range(6)] * 4
     events = training(users, items=13)
     makers = [Popularity, lambda e: ItemToItem(e, reach=1)]
-    assert tuning.tuned(makers, events, most_users=12)[1] == 1
+    assert tuning.tuned(makers, events, events.without_last(), most_users=12)[1] == 1
