@@ -182,6 +182,8 @@ def states_as_of(
     bounds = np.searchsorted(keys[order], wanted), np.searchsorted(keys[order], wanted, "right")
     for user, start, end, low, high in zip(wanted.tolist(), starts, ends, *bounds, strict=True):
         mine = slice(start, end)
+        is_first = np.zeros(end - start, np.bool_)
+        is_first[np.unique(item_keys[mine], return_index=True)[1]] = True
         sums = _CategorySums(item_keys[mine], columns["value"][mine], of_item)
         for example in order[low:high].tolist():
             if user not in user_ids:
@@ -201,7 +203,7 @@ def states_as_of(
                 item_keys=item_keys[past],
                 values=columns["value"][past],
                 times=times[past],
-                seen_keys=np.unique(item_keys[start : start + count]),
+                seen_keys=np.sort(item_keys[mine][:count][is_first[:count]]),
                 features=features[example],
                 category_names=category_names,
                 category_events=category_events,

@@ -53,6 +53,10 @@ def _item(name: str, unit: str, default: float = 0.0, transform: Transform = "id
     return Feature(name, "item", unit, "item_features", default, transform)
 
 
+def _candidate(name: str, unit: str) -> Feature:
+    return Feature(name, "candidate", unit, "ranking.fine.candidate_features")
+
+
 FEATURES: tuple[Feature, ...] = (
     _user("user_events", "events", transform="log1p"),
     _user("user_events_30d", "events", transform="log1p"),
@@ -70,6 +74,21 @@ FEATURES: tuple[Feature, ...] = (
     _item("item_recency_days", "days", 3650.0, "log1p"),
     Feature("cross_category_share", "cross", "share", "features.encode"),
     Feature("cross_category_value", "cross", "value", "features.encode"),
+    _candidate("cand_ann_score", "inner product"),
+    _candidate("cand_ann_gap", "inner product below the best"),
+    _candidate("cand_ann_log_rank", "log(1 + rank)"),
+    _candidate("cand_coarse_log_rank", "log(1 + rank)"),
+    _candidate("cand_item_to_item_score", "log(1 + score)"),
+    _candidate("cand_item_to_item_log_rank", "log(1 + rank)"),
+    _candidate("cand_trending_log_rank", "log(1 + rank)"),
+    _candidate("cand_is_new", "flag"),
+    _candidate("cand_transition_1", "log(1 + score)"),
+    _candidate("cand_transition_5", "log(1 + score)"),
+    _candidate("cand_transition_20", "log(1 + score)"),
+    _candidate("cand_similarity_1", "cosine"),
+    _candidate("cand_similarity_max", "cosine"),
+    _candidate("cand_similarity_mean", "cosine"),
+    _candidate("cand_category_overlap", "cosine"),
 )
 
 

@@ -6,11 +6,13 @@ drop materialized view if exists item_features cascade;
 create materialized view item_features as
 with windows as (
     select
-        days,
-        refresh_point.as_of - days * interval '24 hours' as starts_at,
-        ((refresh_point.as_of - days * interval '24 hours') at time zone 'utc')::date as edge_day
+        span.days,
+        refresh_point.as_of - span.days * interval '24 hours' as starts_at,
+        (
+            (refresh_point.as_of - span.days * interval '24 hours') at time zone 'utc'
+        )::date as edge_day
     from refresh_point
-    cross join unnest(array[7, 30, 365]) as days
+    cross join unnest(array[7, 30, 365]) as span (days)
 ),
 
 whole_days as (

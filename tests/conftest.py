@@ -1,0 +1,3 @@
+"""Fixtures live in plugins, one for each subject."""
+
+pytest_plugins = ["fixtures_database"]
