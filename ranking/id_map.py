@@ -90,8 +90,10 @@ class IdMap:
 
     def row(self, item_id: str) -> int:
         """Return the row of an external id, -1 if there is none."""
-        # A lone surrogate cannot be stored as UTF-8, so no id contains one.
-        text = item_id.encode(errors="replace")
+        try:
+            text = item_id.encode()
+        except UnicodeEncodeError:  # a lone surrogate, which no stored id can hold
+            return -1
         wanted = np.uint64(_hash(text))
         at = int(np.searchsorted(self._hashes, wanted))
         while at < len(self._hashes) and self._hashes[at] == wanted:

@@ -70,10 +70,9 @@ class OnnxModel:
         options.log_severity_level = 3
         # A thread that spins between requests takes a core from the rest of the replica.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        providers = _providers(config.provider)
         try:
-            self._session = ort.InferenceSession(
-                str(path), options, providers=_providers(config.provider)
-            )
+            self._session = ort.InferenceSession(str(path), options, providers=providers)
         except Exception as error:  # ONNX Runtime's exceptions share no public base class.
             raise ReleaseError(f"{path.name} cannot be loaded by ONNX Runtime: {error}") from error
         self.path = path

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ranking.catalogue import ItemTable
+from ranking.id_map import IdMap
 from ranking.types import FloatArray, Histories, Items, RowArray
 
 NOW = 1_700_000_000.0
@@ -78,4 +80,21 @@ def first(items: Items, n: int) -> Items:
         neighbour_scores=items.neighbour_scores[:n],
         trending=items.trending[old],
         trending_scores=items.trending_scores[old],
+    )
+
+
+def make_table(n: int, seed: int = 0, unavailable: float = 0.1) -> ItemTable:
+    """A release's items: row r has id ``i<r>``, key 100 + r, title ``title <r>``."""
+    items = make_items(n, seed=seed, unavailable=unavailable)
+    fields = [f'{{"title": "title {row}"}}'.encode() for row in range(n)]
+    return ItemTable(
+        ids=IdMap.from_ids([f"i{row}" for row in range(n)]),
+        keys=100 + np.arange(n),
+        field_text=np.frombuffer(b"".join(fields), np.uint8),
+        field_offsets=np.concatenate([[0], np.cumsum([len(text) for text in fields])]).astype(
+            np.int64
+        ),
+        category_names=tuple(f"c{k}" for k in range(4)),
+        items=items,
+        watermark=0,
     )

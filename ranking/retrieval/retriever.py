@@ -1,14 +1,5 @@
 """The coarse stage: user vector, candidate sources, filters, one merged list.
 
-The order of the merged list is weighted reciprocal-rank fusion: with ``r_s(i)`` the 1-based rank
-of item i among the eligible items of source s,
-
-    score(i) = sum over s of  weight_s / (rank_constant + r_s(i))
-
-after Cormack, Clarke and Büttcher, "Reciprocal rank fusion outperforms Condorcet and individual
-rank learning methods", SIGIR 2009, who use weights of 1 and a constant of 60. Ranks are taken
-after the filters, so that a user who has seen much is not punished by it.
-
 A list is never short while eligible items exist. The ANN source is searched without filters and
 wider than needed; where that leaves fewer than asked for, it is searched again inside the
 request's mask, and the index answers that exactly if it must.
@@ -19,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from features.errors import ConfigError
-from ranking.retrieval.exact import Index
-from ranking.retrieval.filters import SURPLUS, Filters, eligible, reasons
+from ranking.retrieval.exact import Index, padded
+from ranking.retrieval.filters import Filters, eligible
+from ranking.retrieval.fusion import Ask, fuse, no_candidates
 from ranking.retrieval.index import IndexConfig, build_index
-from ranking.retrieval.merge import best, group
 from ranking.retrieval.sources import (
     AnnSource,
     ItemToItemSource,
@@ -35,15 +25,7 @@ from ranking.retrieval.sources import (
     SourceBatch,
     TrendingSource,
 )
-from ranking.types import (
-    DROP_REASONS,
-    BoolArray,
-    Candidates,
-    FloatArray,
-    Histories,
-    Items,
-    RowArray,
-)
+from ranking.types import BoolArray, Candidates, FloatArray, Histories, Items, RowArray
 
 UserTower = Callable[[Histories, FloatArray], FloatArray]
 """Histories of B users and item vectors (N, d) to user vectors (B, d)."""
@@ -125,14 +107,15 @@ class Retriever:
         self.source_names = tuple(source.name for source in self._sources)
         for key, wanted, given in (
             ("weights", set(self.source_names), set(config.weights)),
-            ("quotas", set(self.source_names) - {"ann"}, set(config.quotas)),
+            ("quotas", set(self.source_names) - {AnnSource.name}, set(config.quotas)),
         ):
             if wanted != given:
                 raise ConfigError(
                     f"retrieval.{key} must name exactly {sorted(wanted)}, got {sorted(given)}"
                 )
+        self._item_to_item = self.source_names.index(ItemToItemSource.name)
         self._trending = self.source_names.index(TrendingSource.name)
-        self._quotas = [config.quotas.get(name, 0) for name in self.source_names]
+        self._quotas = [0, *(config.quotas[name] for name in self.source_names[1:])]
         self._weights = np.array([config.weights[name] for name in self.source_names], np.float32)
         self._scratch = np.zeros(0, np.uint8)
         self._available = np.zeros(0, np.bool_)
@@ -142,7 +125,7 @@ class Retriever:
         self,
         histories: Histories,
         filters: Filters | None = None,
-        limit: int | None = None,
+        limit: int | RowArray | None = None,
         items: Items | None = None,
     ) -> Candidates:
         """Return the `limit` best candidates of each request, fewer only if no more are eligible.
@@ -153,25 +136,61 @@ class Retriever:
             Of B users; a length of 0 is a cold start, led by trending items.
         filters : Filters or None
             None removes nothing but unavailable items.
-        limit : int or None
-            Candidates a request; None takes ``config.candidates``.
+        limit : int or (B,) int64 or None
+            Candidates of each request; None takes ``config.candidates``.
         items : Items or None
             State of the catalogue; rows beyond the index's are added to it first.
         """
         items = self._current(items)
         B = len(histories.lengths)
-        filters = filters or Filters.none(B)
-        limit = limit or self.config.candidates
-        if not len(items):
-            return _no_candidates(B, items.vectors.shape[1], self.source_names)
+        if not len(items) or not B:
+            return no_candidates(B, items.vectors.shape[1], self.source_names)
         vectors = np.nan_to_num(self._user_tower(histories, items.vectors))
-        batch = SourceBatch(histories, vectors, items)
+        limits = np.full(B, self.config.candidates if limit is None else limit, np.int64)
         cold = histories.lengths == 0
-        found = self._search(batch, filters, limit, cold)
-        merged = self._merge(found, batch, filters, limit, cold)
-        if self._fill(found, merged, batch, filters, limit):
-            merged = self._merge(found, batch, filters, limit, cold)
-        return merged
+        quotas = np.array([self._quotas] * B, np.int64)
+        quotas[:, 0] = limits
+        quotas[cold, self._trending] = limits[cold]
+        weights = np.array([self._weights] * B)
+        weights[cold, 0] *= _COLD_WEIGHT
+        batch = SourceBatch(histories, vectors, items)
+        return self._run(Ask(batch, filters or Filters.none(B), limits, quotas, weights))
+
+    def similar(self, row: int, limit: int, now: float, items: Items | None = None) -> Candidates:
+        """Return the candidates (1, C) that go with an item, or whose vectors are close to it.
+
+        Parameters
+        ----------
+        row : int
+            Row of the item, which is not returned itself.
+        limit : int
+            Candidates wanted; fewer only if no more are available.
+        now : float
+            Unix seconds.
+        items : Items or None
+            See :meth:`retrieve`.
+        """
+        items = self._current(items)
+        histories = Histories(
+            rows=np.array([[row]], np.int64),
+            values=np.full((1, 1), np.nan, np.float32),
+            times=np.full((1, 1), now),
+            lengths=np.ones(1, np.int64),
+            now=np.full(1, now),
+        )
+        quotas = np.zeros((1, len(self._sources)), np.int64)
+        quotas[0, [0, self._item_to_item]] = limit
+        batch = SourceBatch(histories, np.nan_to_num(items.vectors[row : row + 1]), items)
+        itself = Filters([histories.rows[0]], [np.empty(0, np.int64)], [None])
+        return self._run(Ask(batch, itself, quotas[:, 0], quotas, self._weights[None]))
+
+    def _run(self, ask: Ask) -> Candidates:
+        found = self._search(ask)
+        merged = self._fuse(found, ask)
+        return self._fuse(found, ask) if self._fill(found, merged, ask) else merged
+
+    def _fuse(self, found: list[tuple[RowArray, FloatArray]], ask: Ask) -> Candidates:
+        return fuse(found, ask, self.source_names, self.config.rank_constant, self._scratch)
 
     def _current(self, items: Items | None) -> Items:
         items = items or self.items
@@ -185,153 +204,47 @@ class Retriever:
             self._available_share = max(float(np.mean(items.available)), 0.25)
         return items
 
-    def _search(
-        self, batch: SourceBatch, filters: Filters, limit: int, cold: BoolArray
-    ) -> list[tuple[RowArray, FloatArray]]:
-        widths = self._widths(batch, filters, limit, cold)
+    def _search(self, ask: Ask) -> list[tuple[RowArray, FloatArray]]:
+        """Ask every source, wider than the quotas, since the filters will take some."""
+        B = len(ask.limits)
+        widths = ask.quotas * 2
+        seen = np.array([len(rows) for rows in ask.filters.seen])
+        widths[:, 0] = ask.limits + np.minimum(seen, ask.limits)
+        widths = (widths / self._available_share).astype(np.int64)
+        np.minimum(widths, len(ask.batch.items), out=widths)
         found = []
         for source, width in zip(self._sources, widths.T, strict=True):
-            k = int(width.max(initial=0))
-            rows, scores = source.retrieve(batch, k)
-            # What a request gets must not depend on who else is in its batch.
-            beyond = np.arange(k) >= width[:, None]
-            rows[beyond], scores[beyond] = -1, -np.inf
+            k = int(width.max())
+            rows, scores = source.retrieve(ask.batch, k) if k else padded(B, 0)[::-1]
+            if int(width.min()) < k:
+                # What a request gets must not depend on who else is in its batch.
+                beyond = np.arange(k) >= width[:, None]
+                rows[beyond], scores[beyond] = -1, -np.inf
             found.append((rows, scores))
-        for b, columns in enumerate(filters.categories):
+        for b, columns in enumerate(ask.filters.categories):
             if columns is not None:
-                mask = eligible(batch.items, filters, batch.histories.now, b)
-                self._search_inside(*found[0], batch, mask, limit, b)
+                mask = eligible(ask.batch.items, ask.filters, ask.batch.histories.now, b)
+                self._search_inside(found[0], ask, mask, b)
         return found
 
-    def _widths(
-        self, batch: SourceBatch, filters: Filters, limit: int, cold: BoolArray
-    ) -> RowArray:
-        """Return how many rows each request asks of each source; (B, S)."""
-        wide = [[limit + min(len(seen), limit), *self._quotas[1:]] for seen in filters.seen]
-        widths = np.array(wide, np.int64).reshape(len(cold), len(self._sources))
-        widths[:, 1:] *= 2  # filters take some
-        widths[cold, self._trending] = 2 * limit
-        return np.minimum((widths / self._available_share).astype(np.int64), len(batch.items))
-
     def _search_inside(
-        self,
-        rows: RowArray,
-        scores: FloatArray,
-        batch: SourceBatch,
-        mask: BoolArray,
-        limit: int,
-        b: int,
+        self, ann: tuple[RowArray, FloatArray], ask: Ask, mask: BoolArray, b: int
     ) -> None:
         """Replace the ANN list of request `b` by one searched inside its mask."""
-        k = min(limit, len(batch.items))
-        score, row = self.index.search(batch.user_vectors[b : b + 1], k, mask)
+        rows, scores = ann
+        k = min(int(ask.limits[b]), len(ask.batch.items))
+        score, row = self.index.search(ask.batch.user_vectors[b : b + 1], k, mask)
         rows[b], scores[b] = -1, -np.inf
         rows[b, :k], scores[b, :k] = row[0], score[0]
 
-    def _fill(
-        self,
-        found: list[tuple[RowArray, FloatArray]],
-        merged: Candidates,
-        batch: SourceBatch,
-        filters: Filters,
-        limit: int,
-    ) -> bool:
+    def _fill(self, found: list[tuple[RowArray, FloatArray]], merged: Candidates, ask: Ask) -> bool:
         """Search again inside the mask of each request that is short of eligible items."""
         kept = (merged.rows >= 0).sum(axis=1)
+        wanted = np.minimum(ask.limits, len(ask.batch.items))
         filled = False
-        for b in np.flatnonzero(kept < min(limit, len(batch.items))):
-            mask = eligible(batch.items, filters, batch.histories.now, int(b))
-            if kept[b] < min(limit, np.count_nonzero(mask)):
-                self._search_inside(*found[0], batch, mask, limit, int(b))
+        for b in np.flatnonzero(kept < wanted).tolist():
+            mask = eligible(ask.batch.items, ask.filters, ask.batch.histories.now, b)
+            if kept[b] < min(wanted[b], np.count_nonzero(mask)):
+                self._search_inside(found[0], ask, mask, b)
                 filled = True
         return filled
-
-    def _merge(
-        self,
-        found: list[tuple[RowArray, FloatArray]],
-        batch: SourceBatch,
-        filters: Filters,
-        limit: int,
-        cold: BoolArray,
-    ) -> Candidates:
-        items = batch.items
-        rows = np.concatenate([rows for rows, _ in found], axis=1)  # (B, K)
-        scores = np.concatenate([scores for _, scores in found], axis=1)
-        B, K = rows.shape
-        S = len(found)
-        widths = [source_rows.shape[1] for source_rows, _ in found]
-        source = np.repeat(np.arange(S), widths)  # (K,)
-        starts = np.cumsum([0, *widths])
-
-        why = reasons(rows, items, filters, batch.histories.now, self._scratch)
-        ok = (why == 0) & (rows >= 0)
-        before = np.zeros((B, K + 1), np.int64)  # eligible rows in front of each place
-        np.cumsum(ok, axis=1, out=before[:, 1:])
-        rank = before[:, :K] - before[:, starts[:-1]][:, source]
-        quotas = np.tile([limit, *self._quotas[1:]], (B, 1))
-        quotas[cold, self._trending] = limit
-        taken = rank < quotas[:, source]
-        rows = np.where(taken, rows, -1)
-        weights = np.tile(self._weights, (B, 1))
-        weights[cold, 0] *= _COLD_WEIGHT
-        share = weights[:, source] / (self.config.rank_constant + 1 + rank)
-
-        groups = group(rows)
-        U = groups.rows.shape[1]
-        fused = groups.sum(np.where(ok, share, 0))  # (B, U), 0 where not eligible
-        kept = np.minimum((fused > 0).sum(axis=1), limit)
-        top = best(fused, int(kept.max(initial=0)))
-        C = top.shape[1]
-        real = np.arange(C) < kept[:, None]
-        out = np.where(real, np.take_along_axis(groups.rows, top, 1), -1)
-
-        source_ranks = np.full((B, U, S), -1, np.int32)
-        source_scores = np.full((B, U, S), np.nan, np.float32)
-        cell = groups.slot * S + source[groups.entry % K]
-        source_ranks.ravel()[cell] = rank.ravel()[groups.entry]
-        source_scores.ravel()[cell] = scores.ravel()[groups.entry]
-        request = np.arange(B)[:, None]
-        source_ranks = source_ranks[request, top]
-        source_scores = source_scores[request, top]
-        source_ranks[~real] = -1
-        source_scores[~real] = np.nan
-
-        reason = np.zeros((B, U), np.uint8)
-        reason.ravel()[groups.slot] = why.ravel()[groups.entry]
-        vectors = items.vectors[out]  # (B, C, d)
-        ann = np.matmul(vectors, batch.user_vectors[:, :, None])[:, :, 0]
-        return Candidates(
-            rows=out,
-            vectors=vectors,
-            coarse_scores=np.where(real, np.take_along_axis(fused, top, 1), -np.inf),
-            ann_scores=ann,
-            source_scores=source_scores,
-            source_ranks=source_ranks,
-            user_vectors=batch.user_vectors,
-            sources=self.source_names,
-            dropped=_dropped(reason, groups.rows, kept),
-        )
-
-
-def _no_candidates(B: int, d: int, sources: tuple[str, ...]) -> Candidates:
-    return Candidates(
-        rows=np.empty((B, 0), np.int64),
-        vectors=np.empty((B, 0, d), np.float32),
-        coarse_scores=np.empty((B, 0), np.float32),
-        ann_scores=np.empty((B, 0), np.float32),
-        source_scores=np.empty((B, 0, len(sources)), np.float32),
-        source_ranks=np.empty((B, 0, len(sources)), np.int32),
-        user_vectors=np.zeros((B, d), np.float32),
-        sources=sources,
-        dropped=[dict.fromkeys(DROP_REASONS, 0) for _ in range(B)],
-    )
-
-
-def _dropped(reason: NDArray[np.uint8], rows: RowArray, kept: RowArray) -> list[dict[str, int]]:
-    """Count what was removed from each request, by reason."""
-    B = len(rows)
-    size = SURPLUS + 1
-    places = np.where(rows >= 0, reason, size - 1) + np.arange(B)[:, None] * size
-    counts = np.bincount(places.ravel(), minlength=B * size).reshape(B, size)
-    counts[:, SURPLUS] = counts[:, 0] - kept
-    return [dict(zip(DROP_REASONS, row[1:], strict=True)) for row in counts.tolist()]
