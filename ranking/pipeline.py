@@ -103,7 +103,7 @@ class Pipeline:
         self.release = release
         self.catalogue = catalogue
         self.config = config or PipelineConfig()
-        self._retriever = retriever
+        self.retriever = retriever
         self._ranker = ranker
         self._build_inputs = build_inputs
         self._item_features = item_features
@@ -127,9 +127,9 @@ class Pipeline:
         items = self.catalogue.items
         requests = self._read(queries, states, items)
         limits = np.array(
-            [max(query.count, self._retriever.config.candidates) for query in queries]
+            [max(query.count, self.retriever.config.candidates) for query in queries]
         )
-        candidates = self._retriever.retrieve(requests.histories, requests.filters, limits, items)
+        candidates = self.retriever.retrieve(requests.histories, requests.filters, limits, items)
         candidates = with_pins(candidates, requests.pins, items)
         laps.end("retrieve")
 
@@ -149,13 +149,25 @@ class Pipeline:
             ranking.timing_ms = dict(laps.ms)
         return rankings
 
+    def with_item_features(self, item_features: ItemFeatures) -> Pipeline:
+        """Return a pipeline of the same parts that takes item features from elsewhere."""
+        return Pipeline(
+            self.release,
+            self.catalogue,
+            self.retriever,
+            self._ranker,
+            self._build_inputs,
+            self.config,
+            item_features,
+        )
+
     def retrieve(
         self, queries: Sequence[Query], states: Sequence[UserState], limit: int | None = None
     ) -> Candidates:
         """Return only the coarse stage's candidates, `limit` a request."""
         items = self.catalogue.items
         requests = self._read(queries, states, items)
-        return self._retriever.retrieve(requests.histories, requests.filters, limit, items)
+        return self.retriever.retrieve(requests.histories, requests.filters, limit, items)
 
     def similar(self, item_id: str, count: int, now: float) -> Ranking:
         """Return available items that go with an item or are close to it.
@@ -179,7 +191,7 @@ class Pipeline:
         row = self.catalogue.row(item_id)
         if not 0 <= row < len(items):
             raise InputError(f"item {item_id[:64]!r} is not in the catalogue")
-        candidates = self._retriever.similar(row, count, now, items)
+        candidates = self.retriever.similar(row, count, now, items)
         laps.end("retrieve")
         query = Query(user_id="", count=count, now=now)
         ranked = Ranked(candidates, candidates.coarse_scores, None, items)
