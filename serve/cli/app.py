@@ -9,7 +9,6 @@ import traceback
 from pathlib import Path
 from typing import Annotated
 
-import click
 import typer
 from rich.markup import escape
 from typer.core import TyperGroup
@@ -26,7 +25,7 @@ ORDER = ("demo", "db", "load", "features", "train", "release", "evaluate", "serv
 class InOrder(TyperGroup):
     """Lists the commands in the order in which a new user needs them."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]  # the base's type is private
         """Return the names in that order, others at the end."""
         return sorted(self.commands, key=lambda name: (*ORDER, name).index(name))
 

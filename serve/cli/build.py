@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from features.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import psycopg
 
+    from ranking.evaluation_result import EvaluationResult
     from serve.cli.console import Report, Steps
     from serve.config import Settings
 
@@ -64,3 +68,73 @@ def counts(connection: psycopg.Connection[Any]) -> tuple[int, int, int]:
         row = connection.execute(_COUNTS).fetchone()
     assert row is not None
     return int(row[0]), int(row[1]), int(row[2])
+
+
+def run_training(
+    settings: Settings,
+    connection: psycopg.Connection[Any],
+    report: Report,
+    holdout: str = "last",
+    seed: int | None = None,
+) -> Path:
+    """Train both stages and return the run.
+
+    Parameters
+    ----------
+    settings : Settings
+    connection : psycopg.Connection
+    report : callable
+    holdout : str
+        ``last``, ``none``, or a moment in unix seconds.
+    seed : int, optional
+        None takes the default.
+
+    Raises
+    ------
+    ConfigError
+        The packages for training are not installed.
+    InputError
+        `holdout` is none of these, or there is nothing to train on.
+    """
+    try:
+        from ranking.training import TrainingConfig, train
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"training needs the package {error.name!r}, which is not installed; next: "
+            "pip install -c constraints.txt -e '.[cpu,train]'"
+        ) from None
+    if holdout not in ("last", "none"):
+        try:
+            moment = float(holdout)
+        except ValueError:
+            moment = math.nan
+        if not math.isfinite(moment):
+            raise InputError(
+                f"holdout {holdout!r}: expected 'last', 'none', or a moment in unix seconds"
+            )
+        config = TrainingConfig(holdout=moment)
+    else:
+        config = TrainingConfig(holdout="last" if holdout == "last" else "none")
+    if seed is not None:
+        config = config.model_copy(update={"seed": seed})
+    return train(connection, config, settings.home, report)
+
+
+def make_release(settings: Settings, connection: psycopg.Connection[Any], steps: Steps) -> str:
+    """Train both stages and build a release of them; a run that is there already is taken."""
+    with steps("train", "Both stages are trained") as report:
+        run = run_training(settings, connection, report)
+    with steps("release", "A release is built and verified") as report:
+        return run_release(settings, connection, run, report)
+
+
+def evaluation(
+    settings: Settings, connection: psycopg.Connection[Any], release: str, report: Report
+) -> EvaluationResult:
+    """Return the evaluation of `release`, from its file where there is one."""
+    from ranking.evaluation_result import EvaluationResult
+
+    path = result_path(settings, release, PROTOCOL)
+    if path.exists():
+        return EvaluationResult.model_validate_json(path.read_text())
+    return run_evaluation(settings, connection, release, PROTOCOL, report)

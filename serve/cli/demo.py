@@ -18,6 +18,9 @@ from serve.cli.console import ERR, OUT, Steps, emit, seconds
 from serve.cli.service import Stoppable, Stopped, show
 
 if TYPE_CHECKING:
+    import psycopg
+
+    from ranking.evaluation_result import EvaluationResult
     from serve.config import Settings
     from serve.deployment import RunningService
 
@@ -99,10 +102,10 @@ def run(
     steps.seconds["total"] = round(time.monotonic() - started, 3)
     OUT.print(f"all of it took {seconds(steps.seconds['total'])}")
     figures |= {
-        "coarse_recall_at_200": result["coarse_recall_at_200"],
-        "ann_recall_at_200": result["ann_recall_at_200"],
-        "ndcg_at_10": result["ndcg_at_10"],
-        "hr_at_10": result["hr_at_10"],
+        "coarse_recall_at_200": result.coarse_recall_at_200,
+        "ann_recall_at_200": result.ann_recall_at_200,
+        "ndcg_at_10": result.ndcg_at_10,
+        "hr_at_10": result.hr_at_10,
         "timing_ms": stages,
         "total_ms": total,
     }
@@ -147,7 +150,9 @@ def ask(url: str, user: str) -> dict[str, Any]:
     return call(url, "/v1/recommendations", body)
 
 
-def show_answers(connection: Any, answers: list[tuple[str, dict[str, Any]]]) -> None:
+def show_answers(
+    connection: psycopg.Connection[Any], answers: list[tuple[str, dict[str, Any]]]
+) -> None:
     """Print what each user liked beside what is recommended."""
     from serve.cli.people import liked
     from serve.cli.tables import liked_table
@@ -181,7 +186,7 @@ def measure(url: str, people: list[str]) -> tuple[dict[str, dict[str, float]], d
 
 def show_figures(
     settings: Settings,
-    result: dict[str, Any],
+    result: EvaluationResult,
     stages: dict[str, dict[str, float]],
     total: dict[str, float],
 ) -> None:
@@ -195,7 +200,7 @@ def show_figures(
     )
     OUT.print()
     OUT.print(evaluation_table(result))
-    OUT.print(f"report: {build.report_path(settings, result['release'])}", soft_wrap=True)
+    OUT.print(f"report: {build.report_path(settings, result.release)}", soft_wrap=True)
     OUT.print()
 
 

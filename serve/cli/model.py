@@ -9,7 +9,7 @@ import typer
 
 from features.errors import InputError
 from serve.cli import context
-from serve.cli.console import ERR, OUT, emit, progress, table
+from serve.cli.console import ERR, OUT, emit, progress
 from serve.cli.data import Json
 
 release = typer.Typer(help="Releases: build, list, promote, roll back.")
@@ -18,8 +18,12 @@ release = typer.Typer(help="Releases: build, list, promote, roll back.")
 def train(
     holdout: Annotated[
         str,
-        typer.Option(help="What training may not see: last (event of each user), none, time."),
+        typer.Option(
+            help="Events kept from training: last (one of each user), none, or all from a moment"
+            " on, in unix seconds."
+        ),
     ] = "last",
+    seed: Annotated[int | None, typer.Option(min=0, help="Equal seeds give equal models.")] = None,
     as_json: Json = False,
 ) -> None:
     """Train both stages on the database and write a model run.
@@ -30,7 +34,7 @@ def train(
 
     settings = context.settings()
     with context.connected(settings) as connection, progress() as report:
-        run = run_training(settings, connection, report, holdout)
+        run = run_training(settings, connection, report, holdout, seed)
     emit({"run": str(run)}) if as_json else OUT.print(str(run), soft_wrap=True)
 
 
@@ -100,6 +104,7 @@ def evaluate(
     Example: shortlist evaluate --protocol leave-last-out
     """
     from ranking.release import current_release
+
     from serve.cli.build import report_path, run_evaluation
     from serve.cli.tables import evaluation_table
 
