@@ -155,14 +155,6 @@ class Recommendations(Struct):
     items: list[ItemOut]
 
 
-class SimilarItem(Struct, omit_defaults=True):
-    """One item like another."""
-
-    id: str
-    score: Annotated[float | None, Meta(description="Inner product of the item vectors.")]
-    fields: msgspec.Raw | UnsetType = UNSET
-
-
 class SimilarItems(Struct):
     """The items nearest to one item."""
 
@@ -171,7 +163,7 @@ class SimilarItems(Struct):
     requested: int
     returned: int
     timing_ms: dict[str, float]
-    items: list[SimilarItem]
+    items: list[ItemOut]
 
 
 class Event(Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,0 +1,193 @@
+"""Start and stop the service on Ray Serve.
+
+Ray runs in a process of its own (`serve.ray_app`), so that its environment is set before it is
+imported, a caller needs no Ray, and stopping can end every process that was started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from features.errors import ShortlistError
+from serve.config import Settings
+from serve.ray_environment import INSTANCE, Instance, free_port, ray_environment
+
+_STOP_S = 20.0
+
+
+class StartError(ShortlistError):
+    """The service did not become ready."""
+
+
+@dataclass(slots=True)
+class RunningService:
+    """A service that this process started.
+
+    Attributes
+    ----------
+    url : str
+        Where it answers, without a final slash.
+    pid : int
+        Its main process.
+    log : Path
+        What that process printed.
+    """
+
+    url: str
+    pid: int
+    log: Path
+    _instance: Instance = field(repr=False)
+    _process: subprocess.Popen[bytes] = field(repr=False)
+
+    def alive(self) -> bool:
+        """Return whether the main process still runs."""
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """End every process of the service and remove its directory; again: nothing."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOP_S)
+        end_processes(self._instance.name)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(5)
+        shutil.rmtree(self._instance.directory, ignore_errors=True)
+
+    def __enter__(self) -> RunningService:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop."""
+        self.stop()
+
+
+def start(settings: Settings, *, timeout_s: float = 90.0) -> RunningService:
+    """Start the service and wait until it is ready.
+
+    Parameters
+    ----------
+    settings : Settings
+        With `serve.port` 0 a free port is taken.
+    timeout_s : float
+        Longest wait, in seconds.
+
+    Returns
+    -------
+    RunningService
+
+    Raises
+    ------
+    StartError
+        It ended or was not ready in time; the message ends with what it printed last.
+    """
+    config = settings.serve
+    if config.port == 0:
+        config = config.model_copy(update={"port": free_port(config.host)})
+        settings = settings.model_copy(update={"serve": config})
+    elif _answers(f"http://{config.host}:{config.port}/healthz"):
+        raise StartError(
+            f"serve.port {config.port} on {config.host} is in use; stop the service that runs "
+            "there, or set SHORTLIST_SERVE__PORT to another port (0: any free one)"
+        )
+    instance = Instance.create()
+    logs = settings.home / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    log = logs / "service.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "serve.ray_app", str(instance.directory)],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=ray_environment(instance, config),
+            # Ctrl-C is for the caller, who then stops the service in order.
+            start_new_session=True,
+        )
+    assert process.stdin is not None
+    # Through a pipe: arguments and environment of a process can be read by others.
+    with process.stdin as pipe:
+        pipe.write(settings.model_dump_json().encode())
+    service = RunningService(
+        f"http://{config.host}:{config.port}", process.pid, log, instance, process
+    )
+    try:
+        _wait_ready(service, timeout_s)
+    except BaseException:
+        service.stop()
+        raise
+    return service
+
+
+def processes(name: str) -> Iterator[psutil.Process]:
+    """Yield the processes that run for the instance `name`, this one excepted."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid != os.getpid() and process.environ().get(INSTANCE) == name:
+                yield process
+
+
+def end_processes(name: str) -> None:
+    """End every process of an instance, also those whose parents died first."""
+    for _ in range(3):
+        left = list(processes(name))
+        if not left:
+            return
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(left, timeout=5)
+
+
+def _wait_ready(service: RunningService, timeout_s: float) -> None:
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        if not service.alive():
+            raise StartError(f"the service ended while it started:\n{_tail(service.log)}")
+        if _answers(f"{service.url}/readyz"):
+            return
+        time.sleep(0.1)
+    raise StartError(
+        f"the service was not ready within {timeout_s:.0f} s: {_why_not(service.url)}\n"
+        f"{_tail(service.log)}"
+    )
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:  # noqa: S310  # our own http URL
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def _why_not(url: str) -> str:
+    try:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=2):  # noqa: S310  # our own http URL
+            return "it is now"
+    except urllib.error.HTTPError as error:
+        with contextlib.suppress(ValueError, KeyError):
+            checks = json.loads(error.read())["checks"]
+            return "; ".join(check["detail"] for check in checks if not check["passed"])
+        return str(error)
+    except OSError as error:
+        return str(error)
+
+
+def _tail(path: Path, lines: int = 20) -> str:
+    return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])

@@ -1,0 +1,302 @@
+"""The service without HTTP: requests in, encoded answers out.
+
+The way of a request: queue -> user states of the whole batch in one round trip -> pipeline in
+one compute thread, while the event loop reads further requests -> answer. A batch is answered
+by one release.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from features.database import open_pool, resolve_url
+from features.errors import DatabaseError, DatabaseUnavailable
+from features.events import record_impressions
+from features.states import UserState
+from features.store import FeatureStore
+from ranking.types import DROP_REASONS, Query, Ranking
+from serve.answers import AnswerStore
+from serve.batcher import Batcher, Closed, Expired, QueueFull
+from serve.config import Settings
+from serve.impressions import ImpressionWriter, Shown
+from serve.metrics import Metrics
+from serve.problems import ProblemError
+from serve.respond import Answer, Job, Ranked, query_of, respond
+from serve.schemas import RecommendationRequest
+from serve.serving import ReleaseHolder, Serving
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+_clock = time.perf_counter
+
+
+class Engine:
+    """All components of one replica. Use it in one event loop: ``async with Engine(...)``.
+
+    Parameters
+    ----------
+    settings : Settings
+    directory : Path
+        Shared by the replicas of this machine: metrics and answers for repeated request ids.
+    holder : ReleaseHolder or None
+        Loads releases; None loads them with all stages in this process.
+    in_flight : int
+        Batches that run at the same time.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        directory: Path,
+        holder: ReleaseHolder | None = None,
+        in_flight: int = 1,
+    ) -> None:
+        self.settings = settings
+        config = settings.serve
+        self.metrics = Metrics(directory / "metrics")
+        self.holder = holder or ReleaseHolder(settings, self.metrics)
+        self.answers = AnswerStore(
+            directory / "answers", config.request_id_ttl_s, config.request_id_entries
+        )
+        self.url = resolve_url(settings.database, settings.home)
+        self.pool = open_pool(self.url, settings.database)
+        self.store = FeatureStore(self.pool)
+        self._threads = ThreadPoolExecutor(in_flight, thread_name_prefix="pipeline")
+        self.batcher: Batcher[Job, Ranked] = Batcher(
+            self._run,
+            max_requests=config.max_batch_requests,
+            max_rows=config.max_batch_rows,
+            max_queued=config.max_queued_requests,
+            in_flight=in_flight,
+            clock=_clock,
+        )
+        self.impressions = ImpressionWriter(
+            self._write_impressions,
+            self.metrics,
+            capacity=config.impression_queue,
+            flush_s=config.impression_flush_s,
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Engine:
+        """Connect, load the current release if there is one, and start the background work."""
+        await self.pool.open()
+        await self.holder.open(self.pool, self._threads)
+        background: list[Coroutine[Any, Any, None]] = [
+            self.impressions.run(),
+            self.holder.follow_releases(),
+            self.holder.follow_catalogue(),
+            self._housekeeping(),
+        ]
+        self._tasks = [asyncio.create_task(work) for work in background]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Finish what is under way, write what waits, and disconnect."""
+        await self.batcher.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.impressions.flush()
+        self.metrics.flush()
+        self._threads.shutdown(wait=True)
+        with contextlib.suppress(Exception):
+            await self.pool.close(timeout=2)
+
+    def submit(self, request: RecommendationRequest, arrived: float) -> asyncio.Future[Ranked]:
+        """Queue a request.
+
+        Parameters
+        ----------
+        request : RecommendationRequest
+        arrived : float
+            When it arrived, in seconds of `time.perf_counter`.
+
+        Raises
+        ------
+        ProblemError
+            429 when too many wait, 503 when the service is not ready or stopping.
+        """
+        serving = self.require_release()
+        wait_ms = request.deadline_ms or self.settings.serve.deadline_ms
+        try:
+            return self.batcher.submit(
+                Job(request, arrived, _clock()),
+                rows=max(serving.candidates, request.count),
+                deadline=arrived + wait_ms / 1e3,
+            )
+        except QueueFull as error:
+            raise ProblemError(429, "overloaded", str(error), retry_after_s=1) from None
+        except Closed as error:
+            raise ProblemError(503, "not_ready", str(error), retry_after_s=1) from None
+
+    def kept(self, request: RecommendationRequest) -> Answer | None:
+        """Return the first answer of the request's id, None if there is none."""
+        if request.request_id is None:
+            return None
+        body = self.answers.get(request.user_id, request.request_id)
+        return None if body is None else Answer(body)
+
+    async def recommend(self, request: RecommendationRequest) -> Answer:
+        """Answer one request without HTTP.
+
+        Raises
+        ------
+        ProblemError
+            429 or 503.
+        """
+        arrived = _clock()
+        kept = self.kept(request)
+        if kept is not None:
+            return kept
+        answer = self.respond(request, await self.ranked(self.submit(request, arrived)), arrived)
+        self.account(request, answer)
+        return answer
+
+    def require_release(self) -> Serving:
+        """Return the release in service.
+
+        Raises
+        ------
+        ProblemError
+            503 if there is none.
+        """
+        if self.holder.serving is None:
+            raise ProblemError(
+                503, "not_ready", "no release is loaded yet; see /readyz", retry_after_s=1
+            )
+        return self.holder.serving
+
+    async def compute(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a function in the compute thread, where nothing else runs meanwhile."""
+        call = functools.partial(function, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    async def ping(self) -> None:
+        """Ask the database for nothing.
+
+        Raises
+        ------
+        Exception
+            Whatever keeps it from answering.
+        """
+        async with self.pool.connection() as connection:
+            await connection.execute("select 1")
+
+    async def ranked(self, future: asyncio.Future[Ranked]) -> Ranked:
+        """Wait for a queued request.
+
+        Raises
+        ------
+        ProblemError
+            503 for a passed deadline, a database that is away or a service that stops.
+        """
+        try:
+            return await future
+        except Expired as error:
+            raise ProblemError(503, "deadline_exceeded", str(error), retry_after_s=1) from None
+        except Closed as error:
+            raise ProblemError(503, "not_ready", str(error), retry_after_s=1) from None
+        except DatabaseError as error:
+            raise ProblemError(503, "database_unavailable", str(error), retry_after_s=1) from None
+
+    def respond(self, request: RecommendationRequest, done: Ranked, arrived: float) -> Answer:
+        """Encode an answer; the first answer of a request id is kept, and wins."""
+        answer = respond(request, done, arrived)
+        if request.request_id is not None:
+            answer.body = self.answers.put(request.user_id, request.request_id, answer.body)
+        return answer
+
+    def account(self, request: RecommendationRequest, answer: Answer) -> None:
+        """Count an answer and queue its impressions; called after it was sent."""
+        done = answer.done
+        if done is None:
+            return
+        metrics, ranking = self.metrics, done.ranking
+        for stage, milliseconds in answer.timing_ms.items():
+            if stage != "total":
+                metrics.observe("shortlist_stage_seconds", milliseconds / 1e3, stage)
+        counts = ranking.counts
+        for step in ("retrieved", "filtered", "ranked"):
+            metrics.count("shortlist_candidates", step, by=counts.get(step, 0))
+        metrics.count("shortlist_candidates", "returned", by=len(ranking.items))
+        for reason in DROP_REASONS:
+            if dropped := counts.get(reason, 0):
+                metrics.count("shortlist_candidates_dropped", reason, by=dropped)
+        for note in ranking.notes:
+            metrics.count("shortlist_notes", note.code)
+        self.impressions.add(
+            Shown(
+                rec_id=answer.rec_id,
+                user_id=request.user_id,
+                release=ranking.release,
+                scenario=request.scenario,
+                items=ranking.items,
+                catalogue=done.serving.catalogue,
+                served_at=done.as_of,
+            )
+        )
+
+    async def _run(self, jobs: list[Job]) -> Sequence[Ranked | Exception]:
+        serving = self.holder.serving
+        assert serving is not None
+        taken = _clock()
+        try:
+            states = await self.store.user_states([job.request.user_id for job in jobs])
+        except DatabaseUnavailable as error:
+            # Not the fault of one request: halving the batch would only ask again and again.
+            return [error] * len(jobs)
+        read = _clock()
+        self.metrics.observe("shortlist_batch_requests", len(jobs))
+        queries = [query_of(job.request, state) for job, state in zip(jobs, states, strict=True)]
+        started, rankings, finished = await asyncio.get_running_loop().run_in_executor(
+            self._threads, _timed, serving, queries, states
+        )
+        return [
+            Ranked(
+                serving=serving,
+                ranking=ranking,
+                as_of=state.as_of,
+                parse_s=job.queued - job.arrived,
+                # Waiting for the compute thread is waiting too.
+                queue_s=taken - job.queued + started - read,
+                user_state_s=read - taken,
+                finished=finished,
+            )
+            for job, state, ranking in zip(jobs, states, rankings, strict=True)
+        ]
+
+    async def _write_impressions(self, rows: Sequence[Any]) -> int:
+        return await record_impressions(self.pool, rows)
+
+    async def _housekeeping(self) -> None:
+        """Publish this replica's figures every second and forget old answers."""
+        loop = asyncio.get_running_loop()
+        swept = loop.time()
+        while True:
+            for reason, number in self.batcher.dropped.items():
+                self.metrics.count("shortlist_requests_dropped", reason, by=number)
+                self.batcher.dropped[reason] = 0
+            self.metrics.gauge("shortlist_queued_requests", self.batcher.queued)
+            self.metrics.flush()
+            if loop.time() - swept > 30:
+                swept = loop.time()
+                await loop.run_in_executor(None, self.answers.sweep)
+            await asyncio.sleep(1)
+
+
+def _timed(
+    serving: Serving, queries: list[Query], states: list[UserState]
+) -> tuple[float, list[Ranking], float]:
+    started = _clock()
+    rankings = serving.recommend(queries, states)
+    return started, rankings, _clock()

@@ -1,0 +1,225 @@
+"""The release in service: found, loaded, warmed up, swapped and kept up to date.
+
+A new release is loaded beside the one that serves. Only when it has answered warm-up requests
+well does it take over, between two batches; one that fails is refused, with its reason, and the
+old one stays. A batch keeps the release that it began with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from features.errors import ReleaseError, ShortlistError
+from features.events import Pool, changed_items
+from features.states import UserState, cold_state
+from ranking.catalogue import LiveCatalogue
+from ranking.pipeline import Pipeline
+from ranking.types import HistoryEvent, Query, Ranking
+from serve.config import Settings
+from serve.logs import NAME
+from serve.metrics import Metrics
+from serve.schemas import Check
+
+_LOGGER = logging.getLogger(NAME)
+
+# Batch sizes of the warm-up: one request, and a full batch of them.
+_WARM_BATCHES = (1, 8, 64, 1)
+_WARM_HISTORY = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A loaded release.
+
+    Attributes
+    ----------
+    id : str
+        Of the release.
+    pipeline : Pipeline
+    catalogue : LiveCatalogue
+        The pipeline's.
+    candidates : int
+        Rows that a request usually ranks.
+    """
+
+    id: str
+    pipeline: Pipeline
+    catalogue: LiveCatalogue
+    candidates: int
+
+    def recommend(self, queries: list[Query], states: list[UserState]) -> list[Ranking]:
+        """Answer a batch."""
+        return self.pipeline.recommend(queries, states)
+
+
+Load = Callable[[Path], Serving]
+
+
+class ReleaseHolder:
+    """Holds the release in service and follows what is promoted and what changes.
+
+    Parameters
+    ----------
+    settings : Settings
+    metrics : Metrics
+    load : callable
+        Makes a :class:`Serving` of a release directory.
+    """
+
+    def __init__(self, settings: Settings, metrics: Metrics, load: Load) -> None:
+        self._current = settings.home / "releases" / "current"
+        self._config = settings.serve
+        self._metrics = metrics
+        self._load = load
+        self._pool: Pool | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._tried: str | None = None
+        self._applying = asyncio.Lock()
+        self.serving: Serving | None = None
+        self.refused: dict[str, str] = {}
+
+    async def open(self, pool: Pool, threads: ThreadPoolExecutor) -> None:
+        """Load the promoted release, if there is one."""
+        self._pool, self._threads = pool, threads
+        await self._look()
+
+    async def follow_releases(self) -> None:
+        """Take every newly promoted release into service, until cancelled."""
+        while True:
+            await asyncio.sleep(self._config.release_poll_s)
+            await self._look()
+
+    async def follow_catalogue(self) -> None:
+        """Lay changed items over the release in service, until cancelled."""
+        while True:
+            await asyncio.sleep(self._config.catalogue_poll_s)
+            if self.serving is not None:
+                try:
+                    await self._catch_up(self.serving)
+                except ShortlistError as error:
+                    _LOGGER.warning("changed items cannot be read: %s", error)
+
+    def on_disk(self) -> tuple[str | None, list[str]]:
+        """Return the promoted release, and all of them, newest first."""
+        found = [
+            path.name
+            for path in sorted(self._current.parent.glob("*/manifest.json"), reverse=True)
+            for path in [path.parent]
+            if not path.is_symlink()
+        ]
+        return self._promoted(), found
+
+    def check(self) -> Check:
+        """Say whether a release is in service."""
+        if self.serving is not None:
+            return Check("release", True, f"{self.serving.id} is loaded and warm")
+        promoted = self._promoted()
+        if promoted is None:
+            return Check(
+                "release",
+                False,
+                f"no release is promoted in {self._current.parent}; run 'shortlist release build'",
+            )
+        return Check("release", False, self.refused.get(promoted, f"{promoted} is being loaded"))
+
+    def _promoted(self) -> str | None:
+        try:
+            return self._current.readlink().name
+        except OSError:
+            return None
+
+    async def _look(self) -> None:
+        promoted = self._promoted()
+        if promoted is None or promoted == self._tried:
+            return
+        # A refused release is not tried again until another one was promoted.
+        self._tried = promoted
+        if self.serving is not None and self.serving.id == promoted:
+            return
+        started = time.perf_counter()
+        try:
+            serving = await asyncio.to_thread(self._load_warm, self._current.parent / promoted)
+            await self._catch_up(serving)
+        except Exception as error:
+            reason = str(error) if isinstance(error, ShortlistError) else repr(error)
+            self.refused[promoted] = reason
+            self._metrics.count("shortlist_release_swaps", "refused")
+            kept = self.serving.id if self.serving else "none"
+            _LOGGER.error(
+                "release %s is refused, %s stays: %s",
+                promoted,
+                kept,
+                reason,
+                extra={"release": promoted},
+                exc_info=None if isinstance(error, ShortlistError) else error,
+            )
+            return
+        self.refused.pop(promoted, None)
+        self.serving = serving
+        self._metrics.count("shortlist_release_swaps", "taken")
+        self._metrics.gauge("shortlist_release_info", 1, promoted)
+        _LOGGER.info(
+            "release %s serves after %.1f s",
+            promoted,
+            time.perf_counter() - started,
+            extra={"release": promoted},
+        )
+
+    def _load_warm(self, path: Path) -> Serving:
+        serving = self._load(path)
+        warm_up(serving)
+        return serving
+
+    async def _catch_up(self, serving: Serving) -> None:
+        """Lay over `serving` what changed since its watermark."""
+        assert self._pool is not None
+        assert self._threads is not None
+        async with self._applying:  # the catalogue takes one writer
+            changed = await changed_items(self._pool, serving.catalogue.watermark)
+            if len(changed.item_keys):
+                await asyncio.get_running_loop().run_in_executor(
+                    self._threads, serving.catalogue.apply, changed
+                )
+                self._metrics.count("shortlist_catalogue_changes", by=len(changed.item_keys))
+
+
+def warm_up(serving: Serving) -> None:
+    """Answer requests with histories of the release's own items, and check the answers.
+
+    Raises
+    ------
+    ReleaseError
+        A score is not a number, or items are missing.
+    """
+    now = time.time()
+    catalogue = serving.catalogue
+    N = len(catalogue.items)
+    for size in _WARM_BATCHES:
+        queries = []
+        for place in range(size):
+            rows = (
+                [(place * 7919 + step * 104_729) % N for step in range(_WARM_HISTORY)] if N else []
+            )
+            events = tuple(HistoryEvent(catalogue.id(row), None, now - 60) for row in rows)
+            queries.append(Query(f"warm-up {place}", 10, now, history=events))
+        states = [cold_state(query.user_id, now) for query in queries]
+        for ranking in serving.recommend(queries, states):
+            _check(serving.id, ranking)
+
+
+def _check(release: str, ranking: Ranking) -> None:
+    bad = [item.item_id for item in ranking.items if not math.isfinite(item.score)]
+    if bad:
+        raise ReleaseError(
+            f"release {release}: the score of {bad[0]!r} is not finite in the warm-up; "
+            "train and build it again"
+        )
+    if not ranking.items and ranking.counts.get("ranked", 0):
+        raise ReleaseError(f"release {release}: the warm-up ranked items but returned none")
