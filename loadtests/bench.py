@@ -163,7 +163,7 @@ async def _in_process(settings: Settings, people: Sequence[str], requests: int) 
                 states = await engine.store.user_states([request.user_id])
                 query = Query(request.user_id, request.count, states[0].as_of)
                 ranking = serving.recommend([query], states)[0]
-                done = Ranked(serving, ranking, states[0].as_of, 0.0, 0.0, time.perf_counter())
+                done = Ranked(serving, ranking, states[0].as_of, 0.0, 0.0, 0.0, time.perf_counter())
                 engine.respond(request, done, started)
                 took.append((time.perf_counter() - started) * 1e3)
     return took[WARM_UP:]

@@ -25,44 +25,10 @@ from typing import Any, cast
 from urllib.parse import quote
 from uuid import uuid4
 
-from hdrh.histogram import HdrHistogram
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 
-MICROSECONDS = (1, 600_000_000, 3)
-"""Range and significant digits of every histogram: 1 microsecond to 10 minutes."""
-
-
-class Recorder:
-    """Latencies of clients and stages, and the kinds of error, for one run."""
-
-    def __init__(self) -> None:
-        self.client: dict[str, HdrHistogram] = {}
-        self.stages: dict[str, HdrHistogram] = {}
-        self.requests = 0
-        self.errors: dict[str, int] = defaultdict(int)
-
-    @staticmethod
-    def add(into: dict[str, HdrHistogram], name: str, milliseconds: float) -> None:
-        """Record one duration under `name`."""
-        if name not in into:
-            into[name] = HdrHistogram(*MICROSECONDS)
-        into[name].record_value(max(1, round(milliseconds * 1000)))
-
-    @staticmethod
-    def summary(histograms: dict[str, HdrHistogram]) -> dict[str, dict[str, float]]:
-        """Return count, p50, p95, p99 and max in milliseconds for each name."""
-        return {
-            name: {
-                "count": histogram.get_total_count(),
-                "p50": histogram.get_value_at_percentile(50) / 1000,
-                "p95": histogram.get_value_at_percentile(95) / 1000,
-                "p99": histogram.get_value_at_percentile(99) / 1000,
-                "max": histogram.get_max_value() / 1000,
-            }
-            for name, histogram in histograms.items()
-        }
-
+from loadtests.checks import Recorder, broken_thresholds, fault, similar_fault
 
 recorder = Recorder()
 seen: dict[str, set[str]] = defaultdict(set)
@@ -124,23 +90,16 @@ def record(name: str, response_time: float, exception: Exception | None, **_: ob
 def judge(environment: Environment, **_: object) -> None:
     """Write the report and set the exit status from the thresholds."""
     wanted = options(environment)
-    client = recorder.summary(recorder.client)
-    failed = sum(recorder.errors.values())
-    error_rate = failed / recorder.requests if recorder.requests else 1.0
-    main = client.get("recommendations", {"p95": float("inf"), "p99": float("inf")})
-    broken = []
-    if error_rate > wanted.max_error_rate:
-        broken.append(f"error rate {error_rate:.4f} is above {wanted.max_error_rate}")
-    for quantile, limit in (("p95", wanted.max_p95_ms), ("p99", wanted.max_p99_ms)):
-        if limit and main[quantile] > limit:
-            broken.append(f"{quantile} of recommendations {main[quantile]:.1f} ms is above {limit}")
+    broken = broken_thresholds(
+        recorder, wanted.max_error_rate, wanted.max_p95_ms, wanted.max_p99_ms
+    )
     if wanted.load_report:
         report = {
             "requests": recorder.requests,
             "rps": environment.stats.total.total_rps,
-            "error_rate": error_rate,
+            "error_rate": recorder.error_rate(),
             "errors": dict(recorder.errors),
-            "client_ms": client,
+            "client_ms": recorder.summary(recorder.client),
             "stages_ms": recorder.summary(recorder.stages),
             "broken_thresholds": broken,
         }
@@ -151,24 +110,6 @@ def judge(environment: Environment, **_: object) -> None:
 def options(environment: Environment) -> Namespace:
     """Return the parsed command line of this run."""
     return cast(Namespace, environment.parsed_options)
-
-
-def fault(answer: dict[str, Any], count: int, forbidden: set[str]) -> str | None:
-    """Return what is wrong with a list of recommendations, or None.
-
-    A list shorter than asked is right only where the service says so: `returned` is its length
-    and a note explains it.
-    """
-    ids = [item["id"] for item in answer["items"]]
-    if answer["requested"] != count or answer["returned"] != len(ids):
-        return "requested or returned does not match the list"
-    if len(ids) < count and not answer["notes"]:
-        return "short without a note"
-    if len(set(ids)) < len(ids):
-        return "an item came twice"
-    if forbidden.intersection(ids):
-        return "an item that the user has seen"
-    return None
 
 
 class Reader(FastHttpUser):
@@ -252,6 +193,6 @@ class Reader(FastHttpUser):
             if response.status_code != 200:
                 response.failure(f"status {response.status_code}")
                 return
-            ids = [item["id"] for item in json.loads(response.content)["items"]]
-            if not ids or item_id in ids or len(set(ids)) < len(ids):
-                response.failure("similar items: empty, doubled, or the item itself")
+            wrong = similar_fault(json.loads(response.content), item_id)
+            if wrong:
+                response.failure(wrong)
