@@ -142,8 +142,8 @@ def summarise(
 
 async def _in_process(settings: Settings, people: Sequence[str], requests: int) -> list[float]:
     """Return the milliseconds that each request takes, stages called one after the other."""
-    from ranking.types import Query
-    from serve.engine import Engine, Ranked
+    from serve.engine import Engine
+    from serve.respond import Ranked, query_of, respond
     from serve.schemas import RecommendationRequest
 
     wanted = [
@@ -161,10 +161,9 @@ async def _in_process(settings: Settings, people: Sequence[str], requests: int) 
             for request in wanted:
                 started = time.perf_counter()
                 states = await engine.store.user_states([request.user_id])
-                query = Query(request.user_id, request.count, states[0].as_of)
-                ranking = serving.recommend([query], states)[0]
+                ranking = serving.recommend([query_of(request, states[0])], states)[0]
                 done = Ranked(serving, ranking, states[0].as_of, 0.0, 0.0, 0.0, time.perf_counter())
-                engine.respond(request, done, started)
+                respond(request, done, started)
                 took.append((time.perf_counter() - started) * 1e3)
     return took[WARM_UP:]
 
