@@ -38,7 +38,7 @@ _HALF, _WIDE = 330, 470
 
 def _svg(chart: alt.LayerChart, title: str) -> str:
     # The renderer measures text in its own font; the padding is for pages with a wider one.
-    padding = {"left": 14, "right": 34, "top": 6, "bottom": 6}
+    padding = {"left": 24, "right": 34, "top": 6, "bottom": 6}
     spec = (
         chart.properties(padding=padding)
         .configure(background="transparent", font="system-ui, sans-serif")
@@ -122,7 +122,7 @@ def differences(found: Sequence[Difference], models: Mapping[str, ModelFigures])
             "text": f"{part.estimate.mean:+.4f}"
             + (f"  ({part.relative:+.0%})" if part.relative == part.relative else ""),
         }
-        for part in found
+        for part in sorted(found, key=lambda part: MODEL_ORDER.index(part.other))
     ]
     others = _models({part.other: models[part.other] for part in found})
     y = alt.Y("label:N", sort=None, title=None, axis=alt.Axis(ticks=False, domain=False))
