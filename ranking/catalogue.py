@@ -195,10 +195,6 @@ class LiveCatalogue:
             neighbour_scores=self._append(
                 "neighbour_scores", items.neighbour_scores, np.zeros((n, M))
             ),
-            extra={
-                name: self._append(f"extra {name}", array, _empty_rows(array, n))
-                for name, array in items.extra.items()
-            },
         )
 
     def _append(self, name: str, held: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
@@ -226,9 +222,3 @@ class LiveCatalogue:
         for place, names in enumerate(categories):
             flags[place, self.columns(names)] = 1
         return flags
-
-
-def _empty_rows(array: NDArray[Any], n: int) -> NDArray[Any]:
-    """Return rows that say nothing: -1 in whole numbers, which are rows, else 0."""
-    fill = -1 if np.issubdtype(array.dtype, np.signedinteger) else 0
-    return np.full((n, *array.shape[1:]), fill, array.dtype)

@@ -102,6 +102,7 @@ class Pipeline:
     ) -> None:
         self.release = release
         self.catalogue = catalogue
+        self.index = retriever.index
         self.config = config or PipelineConfig()
         self.retriever = retriever
         self._ranker = ranker
@@ -126,9 +127,7 @@ class Pipeline:
         laps = Laps()
         items = self.catalogue.items
         requests = self._read(queries, states, items)
-        limits = np.array(
-            [max(query.count, self.retriever.config.candidates) for query in queries]
-        )
+        limits = np.array([max(query.count, self.retriever.config.candidates) for query in queries])
         candidates = self.retriever.retrieve(requests.histories, requests.filters, limits, items)
         candidates = with_pins(candidates, requests.pins, items)
         laps.end("retrieve")

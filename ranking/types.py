@@ -7,7 +7,6 @@ pads short rows and never leaves this package.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -47,9 +46,6 @@ class Items:
         Rows by current popularity, best first.
     trending_scores : (T,) float32
         Their scores.
-    extra : mapping of str to array
-        Further arrays that the models of a release read, by name; the first axis of each is
-        the item.
     """
 
     vectors: FloatArray
@@ -61,7 +57,6 @@ class Items:
     neighbour_scores: FloatArray
     trending: NDArray[np.int32]
     trending_scores: FloatArray
-    extra: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return N."""
