@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ranking.onnx_export import Parity, export, parity
 from ranking.retrieval.model import TwoTower
@@ -36,7 +38,7 @@ def export_item_tower(
     }
     # Two rows at least: the exporter takes an axis of length 1 for fixed.
     examples = {name: np.zeros((2, array.shape[1]), np.float32) for name, array in feeds.items()}
-    axes = {name: ("items", None) for name in feeds}
+    axes = dict.fromkeys(feeds, ("items", None))
     path = directory / ITEM_TOWER
     export(model.items, path, examples, axes, "item_vectors", metadata)
     with torch.no_grad():
@@ -58,13 +60,13 @@ def export_user_tower(
     (B, d).
     """
     d = vectors.shape[1]
-    examples = {
+    examples: dict[str, NDArray[Any]] = {
         "history": np.zeros((2, 3, d), np.float32),
         "values": np.zeros((2, 3), np.float32),
         "log_gaps": np.zeros((2, 3), np.float32),
         "lengths": np.array([3, 1], np.int64),
     }
-    axes = {
+    axes: dict[str, tuple[str | None, ...]] = {
         "history": ("batch", "events", None),
         "values": ("batch", "events"),
         "log_gaps": ("batch", "events"),

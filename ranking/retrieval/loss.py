@@ -12,7 +12,7 @@ class _FullSoftmax(torch.autograd.Function):
     """Mean cross entropy of ``users @ items.T``, with one (P, N) buffer instead of four."""
 
     @staticmethod
-    def forward(ctx: Any, users: Tensor, items: Tensor, targets: Tensor) -> Tensor:
+    def forward(ctx: Any, users: Tensor, items: Tensor, targets: Tensor) -> Tensor:  # noqa: ANN401  # torch has no type for ctx
         logits = users @ items.T  # (P, N)
         at = torch.arange(len(targets), device=targets.device)
         hit = logits[at, targets]
@@ -25,7 +25,7 @@ class _FullSoftmax(torch.autograd.Function):
         return (total.log() + top - hit).mean()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:  # noqa: ANN401  # torch has no type for ctx
         slopes, users, items = ctx.saved_tensors
         scale = gradients[0] / len(users)
         return (slopes @ items) * scale, (slopes.T @ users) * scale, None

@@ -198,7 +198,7 @@ class TwoTower(nn.Module):
 
     def item_vectors(self) -> Tensor:
         """Return (N, d); in training, a random share of the items from attributes alone."""
-        ids = self.ids
+        ids: Tensor = self.ids
         if self.training and self.id_dropout:
             ids = ids * (torch.rand(len(ids), 1, device=ids.device) >= self.id_dropout)
         vectors: Tensor = self.items(self.attributes, ids)

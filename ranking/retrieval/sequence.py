@@ -35,6 +35,8 @@ class EventLog:
         Unix seconds.
     offsets : (V + 1,) int64
         The events of user v are ``offsets[v]:offsets[v + 1]``; V users, none without events.
+    positions : (T,) int64
+        Where each event stands in the interactions that the log was made of.
     items : int
         Catalogue size N.
     """
@@ -43,6 +45,7 @@ class EventLog:
     values: FloatArray
     times: DoubleArray
     offsets: RowArray
+    positions: RowArray
     items: int
 
     @property
@@ -59,7 +62,14 @@ class EventLog:
         users = self.users[keep]
         starts = np.flatnonzero(np.diff(users, prepend=-1))
         offsets = np.append(starts, len(users)).astype(np.int64)
-        return EventLog(self.rows[keep], self.values[keep], self.times[keep], offsets, self.items)
+        return EventLog(
+            self.rows[keep],
+            self.values[keep],
+            self.times[keep],
+            offsets,
+            self.positions[keep],
+            self.items,
+        )
 
     def before_end(self) -> RowArray:
         """Return how many events the user has after each event, (T,): 0 for the latest."""
@@ -102,6 +112,7 @@ def event_log(
         values=interactions.values[known].astype(np.float32),
         times=interactions.times[known].astype(np.float64),
         offsets=np.append(starts, len(users)).astype(np.int64),
+        positions=np.flatnonzero(known),
         items=len(item_keys),
     )
 

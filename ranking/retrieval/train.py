@@ -150,7 +150,8 @@ def _optimiser(model: TwoTower, config: CoarseConfig) -> torch.optim.Optimizer:
 
 def _proposal(log: EventLog) -> FloatArray:
     weights = (log.counts() + 1.0) ** 0.75
-    return (weights / weights.sum()).astype(np.float32)
+    proposal: FloatArray = (weights / weights.sum()).astype(np.float32)
+    return proposal
 
 
 def _windows(log: EventLog) -> _Windows:

@@ -1,0 +1,72 @@
+"""The inputs of ``ranker.onnx``, built alike for training and serving."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ranking.fine.candidate_features import candidate_features
+from ranking.retrieval.sequence import latest, log_gaps
+from ranking.types import Candidates, FloatArray, Histories, Items
+
+# Latest events that the ranker's target attention reads.
+RANKER_EVENTS = 50
+
+
+def ranker_inputs(
+    candidates: Candidates,
+    histories: Histories,
+    users: FloatArray,
+    item_features: FloatArray,
+    cross: FloatArray,
+    items: Items,
+) -> dict[str, NDArray[Any]]:
+    """Return all inputs of ``ranker.onnx``.
+
+    Parameters
+    ----------
+    candidates : Candidates
+    histories : Histories
+        That the candidates were retrieved for.
+    users : (B, Fu) float32
+        See :func:`features.encode.encode_users`.
+    item_features : (B, C, Fi) float32
+        See :func:`features.encode.encode_items`; arbitrary where padded.
+    cross : (B, C, Fx) float32
+        See :func:`features.encode.encode_cross`.
+    items : Items
+        State of the catalogue that the rows refer to.
+
+    Returns
+    -------
+    dict of str to array
+        ``user`` (B, Fu), ``item`` (B, C, Fi), ``pair`` (B, C, Fx + Fk), ``candidates``
+        (B, C, d), ``history`` (B, L, d), ``values`` (B, L), ``log_gaps`` (B, L), all float32;
+        ``lengths`` (B,) int64; ``mask`` (B, C) float32, 1 for a candidate. L is at most
+        :data:`RANKER_EVENTS` and at least 1.
+    """
+    recent = latest(histories, RANKER_EVENTS)
+    B, L = recent.rows.shape
+    d = items.vectors.shape[1]
+    real = candidates.rows >= 0
+    history = np.zeros((B, max(L, 1), d), np.float32)
+    known = recent.rows >= 0
+    history[:, :L][known] = items.vectors[recent.rows[known]]
+    values = np.zeros((B, max(L, 1)), np.float32)
+    values[:, :L] = recent.values
+    gaps = np.zeros((B, max(L, 1)), np.float32)
+    gaps[:, :L] = log_gaps(recent.times, recent.lengths, recent.now)
+    pair = np.concatenate([cross, candidate_features(candidates, histories, items)], axis=2)
+    return {
+        "user": users,
+        "item": np.where(real[..., None], item_features, 0.0).astype(np.float32),
+        "pair": pair,
+        "candidates": np.where(real[..., None], candidates.vectors, 0.0).astype(np.float32),
+        "history": history,
+        "values": values,
+        "log_gaps": gaps,
+        "lengths": recent.lengths,
+        "mask": real.astype(np.float32),
+    }

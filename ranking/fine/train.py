@@ -1,0 +1,164 @@
+"""Training of the ranker: softmax over each list, the label against the other candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from ranking.fine.examples import Examples
+from ranking.fine.model import Ranker, RankerConfig
+from ranking.types import FloatArray, RowArray
+
+Progress = Callable[[str, int, int], None]
+"""Called as (step, done, total)."""
+
+INPUTS = (
+    "user",
+    "item",
+    "pair",
+    "candidates",
+    "history",
+    "values",
+    "log_gaps",
+    "lengths",
+    "mask",
+)
+"""Inputs of the ranker in the order of its forward."""
+
+_MASKED = -1e9
+
+
+class FineConfig(BaseModel):
+    """How the ranker is trained."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    ranker: RankerConfig = Field(default=RankerConfig(), description="Sizes of the ranker.")
+    label_events: int = Field(
+        default=6, ge=1, description="Latest training events of each user that become labels."
+    )
+    label_share: float = Field(
+        default=0.25, gt=0, lt=1, description="At most this share of a user's events."
+    )
+    most_labels: int = Field(
+        default=4000, ge=1, description="Labels in all; the latest of each user come first."
+    )
+    candidates: int = Field(default=200, ge=2, description="Candidates of each list.")
+    epochs: int = Field(default=8, ge=1, description="Passes over the lists.")
+    batch_lists: int = Field(default=64, ge=1, description="Lists in a batch.")
+    learning_rate: float = Field(default=2e-3, gt=0, description="Peak rate of AdamW.")
+    weight_decay: float = Field(default=0.05, ge=0, description="Decay of AdamW.")
+    warmup_steps: int = Field(default=30, ge=0, description="Steps of linear warm-up.")
+
+
+def train_ranker(
+    examples: Examples,
+    vectors: FloatArray,
+    config: FineConfig,
+    seed: int,
+    progress: Progress | None = None,
+) -> Ranker:
+    """Train the ranker.
+
+    Parameters
+    ----------
+    examples : Examples
+        May be empty: the ranker then repeats the coarse order.
+    vectors : (N, d) float32
+        Item vectors of the coarse stage that retrieved the examples.
+    config : FineConfig
+    seed : int
+        With equal inputs and thread count, equal seeds give equal rankers.
+    progress : callable, optional
+
+    Returns
+    -------
+    Ranker
+        In evaluation mode.
+    """
+    torch.manual_seed(seed)
+    rng = np.random.default_rng(seed)
+    model = Ranker(config.ranker, vectors.shape[1])
+    if not len(examples):
+        return model.eval()
+    _measure(model, examples, vectors)
+    model.train()
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    biases = [p for p in model.parameters() if p.ndim <= 1]
+    optimiser = torch.optim.AdamW(
+        [
+            {"params": matrices, "weight_decay": config.weight_decay},
+            {"params": biases, "weight_decay": 0.0},
+        ],
+        lr=config.learning_rate,
+        fused=True,
+    )
+    steps_an_epoch = -(-len(examples) // config.batch_lists)
+    total = config.epochs * steps_an_epoch
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimiser,
+        lambda step: min(1.0, (step + 1) / (config.warmup_steps + 1)) * max(1 - step / total, 0.0),
+    )
+    step = 0
+    for _ in range(config.epochs):
+        order = rng.permutation(len(examples))
+        for start in range(0, len(order), config.batch_lists):
+            loss = _loss(model, examples, order[start : start + config.batch_lists], vectors)
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]  # torch has no types here
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimiser.step()
+            schedule.step()
+            step += 1
+            if progress:
+                progress("train: ranker", step, total)
+    return model.eval()
+
+
+def scores(model: Ranker, examples: Examples, vectors: FloatArray, batch: int = 256) -> FloatArray:
+    """Return the ranker's scores (E, C), -inf where masked."""
+    found = []
+    with torch.no_grad():
+        for start in range(0, len(examples), batch):
+            chosen = np.arange(start, min(start + batch, len(examples)))
+            feeds = _tensors(examples, chosen, vectors)
+            found.append(torch.where(feeds[-1] > 0, model(*feeds), -torch.inf).numpy())
+    return np.concatenate(found) if found else np.empty((0, 0), np.float32)
+
+
+def _tensors(examples: Examples, chosen: RowArray, vectors: FloatArray) -> list[Tensor]:
+    feeds = examples.batch(chosen, vectors)
+    return [torch.from_numpy(feeds[name]) for name in INPUTS]
+
+
+def _loss(model: Ranker, examples: Examples, chosen: RowArray, vectors: FloatArray) -> Tensor:
+    feeds = _tensors(examples, chosen, vectors)
+    logits = model(*feeds) + _MASKED * (1 - feeds[-1])
+    return nn.functional.cross_entropy(logits, torch.from_numpy(examples.labels[chosen]))
+
+
+def _measure(model: Ranker, examples: Examples, vectors: FloatArray) -> None:
+    """Write mean and deviation of the features into the model."""
+    real = examples.inputs["mask"] > 0
+    columns = {
+        "user": examples.inputs["user"],
+        "item": examples.inputs["item"][real],
+        "pair": examples.inputs["pair"][real],
+    }
+    with torch.no_grad():
+        for name, values in columns.items():
+            mean, std = values.mean(axis=0, dtype=np.float64), values.std(axis=0, dtype=np.float64)
+            getattr(model, f"{name}_mean").copy_(torch.from_numpy(mean))
+            # A feature that never varied says nothing, whatever it is at serving time.
+            std[std < 1e-6] = 1e6
+            getattr(model, f"{name}_std").copy_(torch.from_numpy(std))
+        events = examples.inputs["values"][examples.history_rows >= 0]
+        events = events[np.isfinite(events)]
+        if len(events):
+            model.value_mean.fill_(float(events.mean()))
+            model.value_std.fill_(max(float(events.std()), 1e-3))
+        model.vector_scale.fill_(1.0 / max(float(vectors.std()), 1e-6))

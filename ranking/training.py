@@ -1,0 +1,360 @@
+"""Training of both stages from the database: ``shortlist train``.
+
+The ranker must learn from candidates of a coarse model that has not seen the answers, else it
+trusts the coarse score too much. So the towers are trained without the latest events of each
+user, those events become the labels of the ranker, and then the towers are trained on with all
+events, which moves their vectors little.
+
+Sizes as in :mod:`ranking.types`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+
+from features.errors import InputError
+from features.spec import spec_hash
+from features.store import read_catalogue, read_interactions
+from ranking.fine.examples import collect, held_back
+from ranking.fine.export import RANKER, export_ranker
+from ranking.fine.train import FineConfig, train_ranker
+from ranking.lists import Lists, training_items
+from ranking.protocols import leave_last_out
+from ranking.retrieval.attributes import item_attributes, learn_attributes
+from ranking.retrieval.covisitation import CovisitationConfig, covisitation
+from ranking.retrieval.export import ITEM_TOWER, USER_TOWER, export_item_tower, export_user_tower
+from ranking.retrieval.model import TwoTower
+from ranking.retrieval.retriever import RetrievalConfig
+from ranking.retrieval.sequence import EventLog, event_log, tower_inputs
+from ranking.retrieval.train import CoarseConfig, train_towers
+from ranking.types import BoolArray, FloatArray, Histories, RowArray
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from features.store import Catalogue, Interactions
+
+Progress = Callable[[str, int, int], None]
+"""Called as (step, done, total)."""
+
+DAY = 86_400.0
+_PARITY_LISTS = 64
+
+
+class TrainingConfig(BaseModel):
+    """What is trained on which events."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    holdout: Literal["last", "none"] | float = Field(
+        default="last",
+        description="Events kept from training: 'last' = each user's last, 'none', or all from "
+        "a moment on (unix seconds).",
+    )
+    seed: int = Field(default=7, ge=0, description="Equal seeds give equal models.")
+    threads: int = Field(default=0, ge=0, description="CPU threads of torch; 0: all cores.")
+    coarse: CoarseConfig = Field(default=CoarseConfig(), description="The two towers.")
+    further_epochs: int = Field(
+        default=1, ge=0, description="Passes over all events after the ranker's labels were made."
+    )
+    covisitation: CovisitationConfig = Field(
+        default=CovisitationConfig(), description="Item-to-item neighbours."
+    )
+    trending_half_life_days: float = Field(
+        default=365.0, gt=0, description="Days after which an event counts half as popularity."
+    )
+    trending_items: int = Field(default=1000, ge=1, description="Items in the trending list.")
+    fine: FineConfig = Field(default=FineConfig(), description="The ranker.")
+    retrieval: RetrievalConfig = Field(
+        default=RetrievalConfig(), description="How the ranker's candidates are found."
+    )
+    parity_tolerance: float = Field(
+        default=1e-3,
+        gt=0,
+        description="Largest difference between torch and ONNX Runtime, in standard deviations "
+        "of the output.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Coarse:
+    """What the coarse stage learnt from one log."""
+
+    model: TwoTower
+    vectors: FloatArray
+    neighbours: np.ndarray[Any, np.dtype[np.int32]]
+    neighbour_scores: FloatArray
+    trending: np.ndarray[Any, np.dtype[np.int32]]
+    trending_scores: FloatArray
+
+
+class _Steps:
+    """Seconds of each step, and progress to the caller."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.seconds: dict[str, float] = {}
+        self._progress = progress
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        if self._progress:
+            self._progress(f"train: {name}", 0, 0)
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    def report(self, step: str, done: int, total: int) -> None:
+        if self._progress:
+            self._progress(step, done, total)
+
+
+def train(
+    connection: psycopg.Connection[Any],
+    config: TrainingConfig,
+    home: Path,
+    progress: Progress | None = None,
+) -> Path:
+    """Train both stages and write a run directory.
+
+    Parameters
+    ----------
+    connection : psycopg.Connection
+        Connection of :func:`features.database.connect`; features need not be refreshed.
+    config : TrainingConfig
+    home : Path
+        The run is written to ``home/models/<run>``, aside first and then by one rename.
+    progress : callable, optional
+        Called as (step, done, total), total 0 where it is not known.
+
+    Returns
+    -------
+    Path
+        Holds the three ONNX files, arrays of all items in the order of ``item_keys.npy``, and
+        ``training.json``.
+
+    Raises
+    ------
+    InputError
+        If there are no items, or the holdout leaves no events.
+    ReleaseError
+        If ONNX Runtime and torch differ by more than the tolerance.
+    """
+    steps = _Steps(progress)
+    with _threads(config.threads), steps.step("read"):
+        catalogue = read_catalogue(connection)
+        interactions = read_interactions(connection)
+    keep = _training_events(interactions, config.holdout)
+    log = event_log(interactions, catalogue.item_keys, keep)
+    if not len(catalogue.item_keys):
+        raise InputError("training on 0 items: expected at least one; run 'shortlist load' first")
+    if not len(log.rows):
+        raise InputError(
+            f"training on 0 of {len(interactions.times)} events with holdout "
+            f"{config.holdout!r}: expected at least one; load data, or choose holdout 'none' or a "
+            "later moment"
+        )
+    run = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-{secrets.token_hex(2)}"
+    models = home / "models"
+    models.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=".training-", dir=models))
+    try:
+        with _threads(config.threads):
+            _train(connection, config, catalogue, interactions, log, aside, run, steps)
+        aside.chmod(0o755)
+        aside.rename(models / run)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    return models / run
+
+
+def _train(
+    connection: psycopg.Connection[Any],
+    config: TrainingConfig,
+    catalogue: Catalogue,
+    interactions: Interactions,
+    log: EventLog,
+    directory: Path,
+    run: str,
+    steps: _Steps,
+) -> None:
+    vocabulary = learn_attributes(catalogue.fields, catalogue.categories)
+    attributes = item_attributes(catalogue.fields, catalogue.categories, vocabulary)
+    held = held_back(log, config.fine.label_events, config.fine.label_share)
+    with steps.step("towers"):
+        coarse = _coarse(log.select(~held), attributes, config, None, steps)
+    with steps.step("lists"):
+        lists = _lists(connection, catalogue, interactions, coarse, config)
+        labels = _labels(log, held, config.fine.most_labels, config.seed)
+        parts = lists.of_events(
+            log.positions[labels],
+            config.fine.candidates,
+            lambda done, total: steps.report("train: lists", done, total),
+        )
+        later = [log.rows[at + 1 : log.offsets[log.users[at] + 1]] for at in labels.tolist()]
+        examples = collect(parts, log.rows[labels], log.users[labels], later)
+    with steps.step("ranker"):
+        ranker = train_ranker(examples, coarse.vectors, config.fine, config.seed, steps.report)
+    if held.any() and config.further_epochs:
+        with steps.step("towers"):
+            coarse = _coarse(log, attributes, config, coarse.model, steps)
+    metadata = {"run": run, "spec_hash": spec_hash()}
+    with steps.step("export"):
+        tolerance = config.parity_tolerance
+        vectors, item_parity = export_item_tower(coarse.model, directory, metadata, tolerance)
+        lists = _lists(connection, catalogue, interactions, coarse, config)
+        last = (log.offsets[1:] - 1)[:_PARITY_LISTS]
+        _, histories, feeds = lists.of_events(log.positions[last], config.fine.candidates)[0]
+        user_parity = export_user_tower(
+            coarse.model, directory, histories, vectors, metadata, tolerance
+        )
+        ranker_parity = export_ranker(ranker, directory, feeds, metadata, tolerance)
+    arrays: dict[str, np.ndarray[Any, Any]] = {
+        "item_keys": catalogue.item_keys,
+        "item_vectors": vectors,
+        "id_vectors": coarse.model.ids.detach().numpy(),
+        "neighbours": coarse.neighbours,
+        "neighbour_scores": coarse.neighbour_scores,
+        "trending": coarse.trending,
+        "trending_scores": coarse.trending_scores,
+    }
+    for name, array in arrays.items():
+        np.save(directory / f"{name}.npy", array, allow_pickle=False)
+    record = {
+        "run": run,
+        "created": datetime.now(UTC).isoformat(),
+        "holdout": config.holdout,
+        "seed": config.seed,
+        "spec_hash": spec_hash(),
+        "config": config.model_dump(),
+        "item_attributes": vocabulary.to_dict(),
+        "items": len(catalogue.item_keys),
+        "users": len(log.offsets) - 1,
+        "events": len(log.rows),
+        "events_in_database": len(interactions.times),
+        "labels": examples.offered,
+        "labels_retrieved": len(examples),
+        "parity": {
+            ITEM_TOWER: asdict(item_parity),
+            USER_TOWER: asdict(user_parity),
+            RANKER: asdict(ranker_parity),
+        },
+        "versions": {"torch": torch.__version__, "numpy": np.__version__},
+        "threads": torch.get_num_threads(),
+        "seconds": {name: round(seconds, 3) for name, seconds in steps.seconds.items()},
+    }
+    (directory / "training.json").write_text(json.dumps(record, indent=2) + "\n")
+
+
+def _training_events(interactions: Interactions, holdout: str | float) -> BoolArray:
+    """Return which interactions may be learnt from, (E,)."""
+    if holdout == "last":
+        return leave_last_out(interactions).train
+    if holdout == "none":
+        return np.ones(len(interactions.times), np.bool_)
+    return np.asarray(interactions.times < float(holdout))
+
+
+def _coarse(
+    log: EventLog,
+    attributes: FloatArray,
+    config: TrainingConfig,
+    start: TwoTower | None,
+    steps: _Steps,
+) -> _Coarse:
+    coarse = config.coarse
+    if start is not None:
+        # A third of the peak rate: the ranker has learnt on the vectors as they are.
+        coarse = coarse.model_copy(
+            update={
+                "epochs": config.further_epochs,
+                "learning_rate": coarse.learning_rate / 3,
+            }
+        )
+    model = train_towers(log, attributes, coarse, config.seed, start, steps.report)
+    with torch.no_grad():
+        vectors: FloatArray = model.item_vectors().numpy().copy()
+    neighbours, neighbour_scores = covisitation(log, config.covisitation)
+    trending, trending_scores = _trending(
+        log, config.trending_half_life_days, config.trending_items
+    )
+    return _Coarse(model, vectors, neighbours, neighbour_scores, trending, trending_scores)
+
+
+def _trending(
+    log: EventLog, half_life_days: float, most: int
+) -> tuple[np.ndarray[Any, np.dtype[np.int32]], FloatArray]:
+    """Return the rows of items by decayed number of events, best first, and these numbers."""
+    age_days = (log.times.max() - log.times) / DAY
+    scores = np.bincount(log.rows, 0.5 ** (age_days / half_life_days), log.items)
+    order = np.lexsort((np.arange(log.items), -scores))[:most].astype(np.int32)
+    return order, scores[order].astype(np.float32)
+
+
+def _lists(
+    connection: psycopg.Connection[Any],
+    catalogue: Catalogue,
+    interactions: Interactions,
+    coarse: _Coarse,
+    config: TrainingConfig,
+) -> Lists:
+    items, category_names = training_items(
+        catalogue,
+        coarse.vectors,
+        coarse.neighbours,
+        coarse.neighbour_scores,
+        coarse.trending,
+        coarse.trending_scores,
+    )
+    tower = _TorchUserTower(coarse.model)
+    return Lists(
+        connection, catalogue, interactions, items, category_names, tower, config.retrieval
+    )
+
+
+class _TorchUserTower:
+    """The user tower under training; serving runs the same graph in ONNX Runtime."""
+
+    def __init__(self, model: TwoTower) -> None:
+        self._model = model
+
+    def __call__(self, histories: Histories, item_vectors: FloatArray) -> FloatArray:
+        feeds = tower_inputs(histories, item_vectors)
+        with torch.no_grad():
+            vectors: FloatArray = self._model.users(
+                *(torch.from_numpy(array) for array in feeds.values())
+            ).numpy()
+        return vectors
+
+
+def _labels(log: EventLog, held: BoolArray, most: int, seed: int) -> RowArray:
+    """Return the positions of at most `most` labels, the latest of each user first."""
+    places = np.flatnonzero(held)
+    chance = np.random.default_rng(seed).random(len(places))
+    order = np.lexsort((chance, log.before_end()[places]))
+    return np.sort(places[order[:most]])
+
+
+@contextmanager
+def _threads(wanted: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(wanted or os.cpu_count() or 1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
