@@ -24,6 +24,7 @@ from functools import cache
 from pathlib import Path
 
 import psutil
+import psycopg
 
 from features.errors import DatabaseUnavailable
 
@@ -124,12 +125,13 @@ class _Runner:
         for path in (folder, *folder.rglob("*")):
             os.chown(path, *self.owner, follow_symlinks=False)
 
-    def run(self, program: str, *arguments: str, log: Path) -> None:
-        """Run `program` to its end; what it prints goes to `log`."""
+    def run(self, program: str, *arguments: str, log: Path, server_log: Path | None = None) -> None:
+        """Run `program` to its end; what it prints goes to `log`, the server's to `server_log`."""
         command = [*self.prefix, str(_installation() / "bin" / program), *arguments]
         environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8"}
+        logs = [log] if server_log is None else [log, server_log]
+        starts = [path.stat().st_size if path.exists() else 0 for path in logs]
         with log.open("ab") as output:
-            start = output.tell()
             result = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -140,12 +142,14 @@ class _Runner:
                 **self._arguments,  # type: ignore[call-overload]  # user, group, extra_groups
             )
         if result.returncode != 0:
-            with log.open("rb") as written:
-                written.seek(start)
-                said = written.read()[-2000:].decode(errors="replace").strip()
+            said = " ".join(
+                path.read_bytes()[start:][-1500:].decode(errors="replace").strip()
+                for path, start in zip(logs, starts, strict=True)
+                if path.exists()
+            )
             raise DatabaseUnavailable(
                 f"{program} of the embedded PostgreSQL failed with exit status"
-                f" {result.returncode}: {said or 'no message'}; the whole log is {log}"
+                f" {result.returncode}: {said or 'no message'}; the whole log is {logs[-1]}"
             )
 
 
@@ -178,9 +182,13 @@ def _postmaster(data: Path) -> psutil.Process | None:
     return process if ours and process.status() != psutil.STATUS_ZOMBIE else None
 
 
-def _is_ready(data: Path) -> bool:
-    lines = (data / "postmaster.pid").read_text().split("\n")
-    return len(lines) > 7 and lines[7].strip() == "ready"
+def _answers(home: Path) -> bool:
+    """Return whether the server lets us in; one that is being killed may still look alive."""
+    try:
+        psycopg.connect(_url(home), connect_timeout=5).close()
+    except psycopg.OperationalError:
+        return False
+    return True
 
 
 def _clear_leftovers(data: Path, socket_folder: Path) -> None:
@@ -254,7 +262,7 @@ def start_embedded(home: Path) -> str:
     log = home.resolve() / "logs" / "postgres.log"
     log.parent.mkdir(exist_ok=True)
     with _locked(home):
-        if _postmaster(data) is not None and _is_ready(data):
+        if _postmaster(data) is not None and _answers(home):
             return _url(home)
         runner = _Runner()
         if not (data / "PG_VERSION").exists():
@@ -271,6 +279,7 @@ def start_embedded(home: Path) -> str:
             *("-D", str(data), "-w", "-t", str(_START_TIMEOUT_S)),
             *("-l", str(server_log), "-o", options, "start"),
             log=log,
+            server_log=server_log,
         )
     return _url(home)
 
@@ -309,4 +318,4 @@ def stop_embedded(home: Path) -> bool:
 def embedded_url(home: Path) -> str | None:
     """Return the URL of the embedded server of `home` if it runs, else None."""
     data = _data(home)
-    return _url(home) if _postmaster(data) is not None and _is_ready(data) else None
+    return _url(home) if _postmaster(data) is not None and _answers(home) else None
