@@ -37,6 +37,7 @@ class Made:
 def build(settings: Settings, connection: psycopg.Connection[Any], steps: Steps) -> Made:
     """Load the sample, refresh, train and build a release, as far as any is missing."""
     from features import load, refresh, schema
+    from ranking.release import current_release
 
     with steps("schema", "Tables and views are applied"):
         schema.apply(connection)
@@ -118,6 +119,32 @@ def run_training(
     if seed is not None:
         config = config.model_copy(update={"seed": seed})
     return train(connection, config, settings.home, report)
+
+
+def latest_run(home: Path) -> Path:
+    """Return the newest model run; its name begins with the time it was made.
+
+    Raises
+    ------
+    InputError
+        There is none.
+    """
+    runs = sorted(path.parent for path in (home / "models").glob("*/training.json"))
+    if not runs:
+        raise InputError(f"there is no model run in {home / 'models'}; run 'shortlist train'")
+    return runs[-1]
+
+
+def run_release(
+    settings: Settings, connection: psycopg.Connection[Any], run: Path, report: Report
+) -> str:
+    """Build a release of `run`, verify it, make it current, and return its id."""
+    from ranking.release import ReleaseConfig, build_release
+
+    if not (run / "training.json").is_file():
+        raise InputError(f"{run} is no model run: expected a folder that 'shortlist train' wrote")
+    config = ReleaseConfig(index=settings.index)
+    return build_release(connection, run, settings.home, config, report)
 
 
 def make_release(settings: Settings, connection: psycopg.Connection[Any], steps: Steps) -> str:

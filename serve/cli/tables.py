@@ -23,7 +23,7 @@ def liked_table(user_id: str, liked: Sequence[tuple[str, float | None]]) -> Tabl
     """Return the titles a user liked: (title, value) rows, best first."""
     rows = table(f"User {user_id} liked", "title", "value", right=("value",))
     for title, value in liked:
-        rows.add_row(escape(title)[:TITLE], "" if value is None else f"{value:g}")
+        rows.add_row(_short(title), "" if value is None else f"{value:g}")
     return rows
 
 
@@ -38,9 +38,13 @@ def recommended_table(answer: Mapping[str, Any], user_id: str) -> Group:
         title = str((item.get("fields") or {}).get("title") or item["id"])
         sources = ", ".join(f"{hit['name']} {hit['rank'] + 1}" for hit in item["sources"])
         score = "" if item["score"] is None else f"{item['score']:.3f}"
-        rows.add_row(str(place), escape(title)[:TITLE], score, escape(sources))
+        rows.add_row(str(place), _short(title), score, escape(sources))
     notes = [Text(f"{note['code']}: {note['detail']}", "yellow") for note in answer["notes"]]
     return Group(rows, *notes)
+
+
+def _short(title: str) -> str:
+    return escape(title if len(title) <= TITLE else title[: TITLE - 1] + "…")
 
 
 def waterfall(timing_ms: Mapping[str, float], total_ms: float, title: str) -> Table:
