@@ -100,6 +100,10 @@ class LiveCatalogue:
         """Return the external id of a row."""
         return self._table.ids.id(row) if row < self._base else self._new_ids[row - self._base]
 
+    def key(self, row: int) -> int:
+        """Return the database key of a row."""
+        return int(self._table.keys[row]) if row < self._base else self._new_keys[row - self._base]
+
     def fields(self, row: int) -> bytes:
         """Return the fields of a row as one JSON object."""
         changed = self._fields.get(row)

@@ -48,6 +48,7 @@ def test_ids_keys_rows_and_fields_of_a_release(catalogue: LiveCatalogue) -> None
     assert json.loads(catalogue.fields(7)) == {"title": "title 7"}
     assert catalogue.rows_of_keys(np.array([109, 100, 3, 5000])).tolist() == [9, 0, -1, -1]
     assert catalogue.keys(np.array([0, 29])).tolist() == [100, 129]
+    assert catalogue.key(29) == 129
 
 
 def test_an_unavailable_item_and_its_return(catalogue: LiveCatalogue) -> None:
@@ -92,6 +93,7 @@ def test_new_items_are_appended_behind_what_readers_hold(catalogue: LiveCatalogu
     assert catalogue.id(30 + 55) == "i555"
     assert catalogue.rows_of_keys(np.array([555, 100])).tolist() == [85, 0]
     assert catalogue.keys(np.array([85, 0])).tolist() == [555, 100]
+    assert catalogue.key(85) == 555
     catalogue.apply(change([555], available=False))
     assert not catalogue.items.available[85]
     assert len(catalogue.items) == 430

@@ -15,7 +15,7 @@ from ranking.onnx_model import OnnxConfig, OnnxModel
 
 @pytest.fixture
 def model(tmp_path: Path) -> OnnxModel:
-    return OnnxModel(tiny_models.ranker(tmp_path / "ranker.onnx", 3, scale=2.0))
+    return OnnxModel(tiny_models.simple(tmp_path / "simple.onnx", 3, scale=2.0))
 
 
 def feeds(B: int = 2, C: int = 4) -> dict[str, np.ndarray]:
@@ -47,7 +47,7 @@ def test_wrong_type_axes_or_width_are_named(model: OnnxModel) -> None:
         model.run({**feeds(), "ann": np.zeros((2, 4))})
     with pytest.raises(SpecMismatch, match=r"'item' must be float32 with 3 axes"):
         model.run({**feeds(), "item": np.zeros((2, 4), np.float32)})
-    with pytest.raises(SpecMismatch, match=r"ranker.onnx failed on inputs of shapes"):
+    with pytest.raises(SpecMismatch, match=r"simple.onnx failed on inputs of shapes"):
         model.run({**feeds(), "item": np.zeros((2, 4, 9), np.float32)})
 
 
@@ -61,6 +61,6 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     "CUDAExecutionProvider" in ort.get_available_providers(), reason="this machine has CUDA"
 )
 def test_cuda_that_is_not_there_says_what_to_do(tmp_path: Path) -> None:
-    path = tiny_models.ranker(tmp_path / "ranker.onnx", 3)
+    path = tiny_models.simple(tmp_path / "simple.onnx", 3)
     with pytest.raises(ConfigError, match="install the extra `gpu`"):
         OnnxModel(path, OnnxConfig(provider="cuda"))

@@ -9,6 +9,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from features.spec import names
+
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 
 
@@ -27,7 +29,7 @@ def _save(
             for name, (kind, shape) in inputs.items()
         ],
         [helper.make_tensor_value_info(output[0], FLOAT, output[1])],
-        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+        [numpy_helper.from_array(np.asarray(value), key) for key, value in constants.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     model.ir_version = 8
@@ -50,9 +52,7 @@ def user_tower(path: Path, d: int) -> Path:
             node("Div", ["sum", "divisor"], ["mean"]),
             node("ReduceSum", ["values", "one"], ["value"], keepdims=1),
             node("ReduceSum", ["log_gaps", "one"], ["gap"], keepdims=1),
-            node("Mul", ["value", "zero"], ["no_value"]),
-            node("Mul", ["gap", "zero"], ["no_gap"]),
-            node("Add", ["no_value", "no_gap"], ["nothing"]),
+            node("Add", ["value", "gap"], ["nothing"]),
             node("Where", ["never", "nothing", "mean"], ["user_vectors"]),
         ],
         {
@@ -65,7 +65,6 @@ def user_tower(path: Path, d: int) -> Path:
         {
             "one": np.array([1]),
             "unit": np.array([1.0], np.float32),
-            "zero": np.array([0.0], np.float32),
             "never": np.array([False]),
             "own": np.linspace(0.01, 0.02, d, dtype=np.float32),
         },
@@ -87,8 +86,8 @@ def item_tower(path: Path, attributes: int, d: int, seed: int = 0) -> Path:
     )
 
 
-def ranker(path: Path, fi: int, scale: float = 1.0) -> Path:
-    """ann_scores + scale * mean item feature."""
+def simple(path: Path, width: int, scale: float = 1.0) -> Path:
+    """ann + scale * mean item feature."""
     return _save(
         path,
         [
@@ -96,7 +95,43 @@ def ranker(path: Path, fi: int, scale: float = 1.0) -> Path:
             helper.make_node("Mul", ["mean", "scale"], ["scaled"]),
             helper.make_node("Add", ["scaled", "ann"], ["scores"]),
         ],
-        {"ann": (FLOAT, ["B", "C"]), "item": (FLOAT, ["B", "C", fi])},
+        {"ann": (FLOAT, ["B", "C"]), "item": (FLOAT, ["B", "C", width])},
         ("scores", ["B", "C"]),
         {"scale": np.array(scale, np.float32)},
+    )
+
+
+def ranker(path: Path, d: int, constant: float = 0.0) -> Path:
+    """The first pair feature after the cross features + `constant`; reads every input."""
+    node = helper.make_node
+    whole = ["user", "item", "candidates", "history", "values", "log_gaps", "mask"]
+    cross = len(names("cross"))
+    return _save(
+        path,
+        [
+            node("Gather", ["pair", "first"], ["ann"], axis=2),
+            node("Cast", ["lengths"], ["length"], to=FLOAT),
+            *[node("ReduceSum", [name], [f"{name} sum"], keepdims=0) for name in whole],
+            node("ReduceSum", ["length"], ["length sum"], keepdims=0),
+            node("Sum", [f"{name} sum" for name in [*whole, "length"]], ["everything"]),
+            node("Where", ["never", "everything", "constant"], ["shift"]),
+            node("Add", ["ann", "shift"], ["scores"]),
+        ],
+        {
+            "user": (FLOAT, ["B", len(names("user"))]),
+            "item": (FLOAT, ["B", "C", len(names("item"))]),
+            "pair": (FLOAT, ["B", "C", cross + len(names("candidate"))]),
+            "candidates": (FLOAT, ["B", "C", d]),
+            "history": (FLOAT, ["B", "L", d]),
+            "values": (FLOAT, ["B", "L"]),
+            "log_gaps": (FLOAT, ["B", "L"]),
+            "lengths": (INT64, ["B"]),
+            "mask": (FLOAT, ["B", "C"]),
+        },
+        ("scores", ["B", "C"]),
+        {
+            "first": np.array(cross),
+            "never": np.array(False),
+            "constant": np.array(constant, np.float32),
+        },
     )

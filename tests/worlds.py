@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-import numpy as np
+from pathlib import Path
 
-from ranking.catalogue import ItemTable
+import numpy as np
+import tiny_models
+
+from features.spec import names
+from features.states import UserState
+from ranking.catalogue import ItemTable, LiveCatalogue
+from ranking.fine.inputs import ranker_inputs
+from ranking.fine.ranker import OnnxRanker
 from ranking.id_map import IdMap
+from ranking.onnx_model import OnnxModel
+from ranking.pipeline import Pipeline
+from ranking.retrieval.retriever import RetrievalConfig, Retriever
+from ranking.retrieval.tower import OnnxUserTower
 from ranking.types import FloatArray, Histories, Items, RowArray
 
 NOW = 1_700_000_000.0
@@ -97,4 +108,43 @@ def make_table(n: int, seed: int = 0, unavailable: float = 0.1) -> ItemTable:
         category_names=tuple(f"c{k}" for k in range(4)),
         items=items,
         watermark=0,
+    )
+
+
+def make_state(
+    table: ItemTable, length: int, seed: int = 0, user_id: str | None = None
+) -> UserState:
+    """A user with `length` distinct items; nothing but the history varies."""
+    histories = make_histories(table.items, [length], seed)
+    rows = histories.rows[0, :length]
+    return UserState(
+        user_id=user_id or f"u{seed}",
+        known=True,
+        item_keys=table.keys[rows],
+        values=histories.values[0, :length],
+        times=histories.times[0, :length],
+        seen_keys=np.sort(table.keys[rows]),
+        features=np.full(len(names("user")), 1.0, np.float32),
+        category_names=["c1", "c3"],
+        category_events=np.array([2, 1], np.float32),
+        category_value_sums=np.array([8, 3], np.float32),
+        as_of=NOW,
+    )
+
+
+def make_pipeline(
+    table: ItemTable, directory: Path, config: RetrievalConfig | None = None
+) -> Pipeline:
+    """The real pipeline over small ONNX models."""
+    d = table.items.vectors.shape[1]
+    catalogue = LiveCatalogue(
+        table, lambda fields, categories: np.full((len(fields), d), 0.3, np.float32)
+    )
+    tower = OnnxUserTower(OnnxModel(tiny_models.user_tower(directory / "user_tower.onnx", d)))
+    return Pipeline(
+        release="tiny",
+        catalogue=catalogue,
+        retriever=Retriever(tower, table.items, config or RetrievalConfig(candidates=50)),
+        ranker=OnnxRanker(OnnxModel(tiny_models.ranker(directory / "ranker.onnx", d))),
+        build_inputs=ranker_inputs,
     )

@@ -9,6 +9,7 @@ from ranking.release.load import (
     Release,
     ReleaseConfig,
     check_release,
+    load_ranker,
     load_release,
     open_pipeline,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "check_release",
     "current_release",
     "list_releases",
+    "load_ranker",
     "load_release",
     "open_pipeline",
     "promote",

@@ -245,6 +245,18 @@ def open_pipeline(
     )
 
 
+def load_ranker(path: Path, onnx: OnnxConfig | None = None) -> OnnxRanker:
+    """Load the ranker of a release directory and nothing else of it, after checking all files.
+
+    Raises
+    ------
+    ReleaseError
+        See :func:`check_release`.
+    """
+    check_release(path)
+    return OnnxRanker(OnnxModel(path.resolve() / RANKER, onnx))
+
+
 def _array(path: Path, name: str) -> NDArray[Any]:
     dtype, axes = ARRAYS[name]
     try:

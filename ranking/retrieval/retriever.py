@@ -30,7 +30,7 @@ from ranking.types import BoolArray, Candidates, FloatArray, Histories, Items, R
 UserTower = Callable[[Histories, FloatArray], FloatArray]
 """Histories of B users and item vectors (N, d) to user vectors (B, d)."""
 
-# Without a history the tower knows nothing of the user: trending leads, ANN only fills up.
+# Without a history nothing is known of the user: trending leads, the others only fill up.
 _COLD_WEIGHT = 1e-3
 
 
@@ -152,7 +152,7 @@ class Retriever:
         quotas[:, 0] = limits
         quotas[cold, self._trending] = limits[cold]
         weights = np.array([self._weights] * B)
-        weights[cold, 0] *= _COLD_WEIGHT
+        weights[cold] *= np.where(np.arange(weights.shape[1]) == self._trending, 1, _COLD_WEIGHT)
         batch = SourceBatch(histories, vectors, items)
         return self._run(Ask(batch, filters or Filters.none(B), limits, quotas, weights))
 
