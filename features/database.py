@@ -35,6 +35,7 @@ class DatabaseConfig(BaseModel):
 
     url: str | None = Field(
         default=None,
+        repr=False,  # it may hold a password
         description="URL of a PostgreSQL 18 database; none starts the embedded server.",
     )
     pool_min_size: int = Field(

@@ -118,8 +118,7 @@ def decode_json(body: bytes, decoder: msgspec.json.Decoder[Any], fields: Sequenc
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        value = msgspec.json.decode(body) if isinstance(error, msgspec.ValidationError) else None
-        raise from_decoding(error, fields, value) from None
+        raise from_decoding(error, fields, body) from None
 
 
 def decode_query(scope: Scope, query: type[Struct], lists: frozenset[str]) -> Struct:

@@ -13,7 +13,7 @@ import os
 import tomllib
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import (
@@ -26,7 +26,7 @@ from pydantic_settings import (
 from features.database import DatabaseConfig
 from features.errors import ConfigError
 from ranking.onnx_model import OnnxConfig
-from ranking.retrieval.index import IndexConfig
+from ranking.release import ReleaseConfig
 from serve.problems import nearest
 
 PREFIX = "SHORTLIST_"
@@ -110,7 +110,7 @@ class Settings(BaseSettings):
         description="Directory of the embedded database, models, releases, reports and logs.",
     )
     database: DatabaseConfig = Field(default_factory=DatabaseConfig)
-    index: IndexConfig = Field(default_factory=IndexConfig)
+    release: ReleaseConfig = Field(default_factory=ReleaseConfig)
     onnx: OnnxConfig = Field(default_factory=OnnxConfig)
     serve: ServeConfig = Field(default_factory=ServeConfig)
 
@@ -195,21 +195,26 @@ def _put(values: dict[str, Any], variable: str, text: str) -> None:
 
 
 def _check_known(variable: str, keys: list[str]) -> None:
-    model: Any = Settings
+    model: type[BaseModel] | None = Settings
     for depth, key in enumerate(keys):
-        fields = model.model_fields if _is_model(model) else {}
-        if key not in fields or (depth == len(keys) - 1 and _is_model(fields[key].annotation)):
+        fields = model.model_fields if model is not None else {}
+        inner = _model_in(fields[key].annotation) if key in fields else None
+        if key not in fields or (depth == len(keys) - 1 and inner is not None):
             start = PREFIX + "".join(f"{part.upper()}__" for part in keys[:depth])
             hint = nearest(key, fields)
             meant = f"did you mean {start}{hint.upper()}?" if hint else "see `Settings` for all"
             raise ConfigError(
                 f"environment variable {variable} is no setting of Shortlist; {meant}"
             )
-        model = fields[key].annotation
+        model = inner
 
 
-def _is_model(annotation: object) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    """Return the component config that a field holds, if it holds one."""
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
 
 
 def _message(error: ValidationError) -> str:
@@ -228,7 +233,9 @@ def _message(error: ValidationError) -> str:
 
 
 def _siblings(path: tuple[int | str, ...]) -> list[str]:
-    model: Any = Settings
+    model: type[BaseModel] | None = Settings
     for key in path:
-        model = model.model_fields[str(key)].annotation
-    return list(model.model_fields)
+        if model is None or str(key) not in model.model_fields:
+            return []
+        model = _model_in(model.model_fields[str(key)].annotation)
+    return [] if model is None else list(model.model_fields)

@@ -1,6 +1,6 @@
 """Start and stop the service on Ray Serve.
 
-Ray runs in a process of its own (`serve.ray_app`), so that its environment is set before it is
+Ray runs in a process of its own (`serve.ray_main`), so that its environment is set before it is
 imported, a caller needs no Ray, and stopping can end every process that was started.
 """
 
@@ -111,7 +111,7 @@ def start(settings: Settings, *, timeout_s: float = 90.0) -> RunningService:
     log = logs / "service.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "serve.ray_app", str(instance.directory)],
+            [sys.executable, "-m", "serve.ray_main", str(instance.directory)],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,

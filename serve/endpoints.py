@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from features.errors import InputError
-from features.events import record_events_async, retire_item, upsert_items
+from features.events import record_events_async
+from features.items import retire_item, upsert_items
 from serve.asgi import (
     JSON,
     Disconnected,
@@ -120,9 +121,7 @@ class Endpoints:
         serving = self._engine.require_release()
         started = time.perf_counter()
         try:
-            ranking = await self._engine.compute(
-                serving.pipeline.similar, check_id(identifier), query.count, time.time()
-            )
+            ranking = await self._engine.similar(serving, check_id(identifier), query.count)
         except InputError:
             raise _unknown_item(identifier) from None
         retrieved = time.perf_counter()
@@ -166,7 +165,7 @@ class Endpoints:
 
     async def delete_item(self, _: Scope, __: Receive, identifier: str, ___: float) -> Outcome:
         """DELETE /v1/items/{id}."""
-        if await retire_item(self._engine.pool, check_id(identifier)) == "unknown":
+        if await retire_item(self._engine.pool, check_id(identifier)) is None:
             raise _unknown_item(identifier)
         return self._json(Retired(identifier, "retired"))
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from features.database import open_pool, resolve_url
 from features.errors import DatabaseError, DatabaseUnavailable
@@ -26,15 +25,12 @@ from serve.answers import AnswerStore
 from serve.batcher import Batcher, Closed, Expired, QueueFull
 from serve.config import Settings
 from serve.impressions import ImpressionWriter, Shown
+from serve.loading import load_serving
 from serve.metrics import Metrics
 from serve.problems import ProblemError
 from serve.respond import Answer, Job, Ranked, query_of, respond
 from serve.schemas import RecommendationRequest
-from serve.serving import ReleaseHolder, Serving
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
+from serve.serving import Load, ReleaseHolder, Serving
 
 _clock = time.perf_counter
 
@@ -47,8 +43,8 @@ class Engine:
     settings : Settings
     directory : Path
         Shared by the replicas of this machine: metrics and answers for repeated request ids.
-    holder : ReleaseHolder or None
-        Loads releases; None loads them with all stages in this process.
+    load : callable or None
+        Loads a release; None loads it with all stages in this process.
     in_flight : int
         Batches that run at the same time.
     """
@@ -57,13 +53,15 @@ class Engine:
         self,
         settings: Settings,
         directory: Path,
-        holder: ReleaseHolder | None = None,
+        load: Load | None = None,
         in_flight: int = 1,
     ) -> None:
         self.settings = settings
         config = settings.serve
         self.metrics = Metrics(directory / "metrics")
-        self.holder = holder or ReleaseHolder(settings, self.metrics)
+        self.holder = ReleaseHolder(
+            settings, self.metrics, load or (lambda path: load_serving(path, settings))
+        )
         self.answers = AnswerStore(
             directory / "answers", config.request_id_ttl_s, config.request_id_entries
         )
@@ -176,10 +174,20 @@ class Engine:
             )
         return self.holder.serving
 
-    async def compute(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a function in the compute thread, where nothing else runs meanwhile."""
-        call = functools.partial(function, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+    async def similar(self, serving: Serving, item_id: str, count: int) -> Ranking:
+        """Return items like an item.
+
+        Raises
+        ------
+        InputError
+            The catalogue has no such item.
+        """
+
+        def similar() -> Ranking:
+            with serving.turn:
+                return serving.pipeline.similar(item_id, count, time.time())
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, similar)
 
     async def ping(self) -> None:
         """Ask the database for nothing.
@@ -297,6 +305,7 @@ class Engine:
 def _timed(
     serving: Serving, queries: list[Query], states: list[UserState]
 ) -> tuple[float, list[Ranking], float]:
-    started = _clock()
-    rankings = serving.recommend(queries, states)
-    return started, rankings, _clock()
+    with serving.turn:
+        started = _clock()
+        rankings = serving.pipeline.recommend(queries, states)
+        return started, rankings, _clock()

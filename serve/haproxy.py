@@ -45,14 +45,15 @@ def mend(configuration: str) -> str:
     if f"timeout http-request {_REQUEST_TIMEOUT}" in configuration:
         return configuration
     for pattern, text in _EDITS:
-        configuration, found = pattern.subn(
-            lambda match, text=text: match.group(1) + text, configuration
-        )
+        found = pattern.search(configuration)
         if not found:
             raise ConfigError(
                 f"no {pattern.pattern!r} in the HAProxy configuration of this Ray version; "
                 "install the pinned Ray (constraints.txt)"
             )
+        configuration = (
+            configuration[: found.start()] + found.group(1) + text + configuration[found.end() :]
+        )
     return configuration
 
 

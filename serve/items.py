@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, Struct
 
-from features.events import EventRow, ItemInput
+from features.events import EventRow
+from features.items import ItemInput
 from serve.problems import ProblemError, from_decoding
 from serve.schemas import MAX_ROWS, BulkResult, Event, Item, RowResult
 
@@ -48,7 +49,7 @@ def read_rows(
     try:
         raws = [msgspec.Raw(body)] if single else _RAW_ROWS.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise from_decoding(error, ()) from None
+        raise from_decoding(error, (), body) from None
     if not 1 <= len(raws) <= MAX_ROWS:
         raise ProblemError(
             422, "invalid_field", f"{len(raws)} rows; send 1 to {MAX_ROWS} at once", pointer=""
@@ -58,8 +59,7 @@ def read_rows(
         try:
             rows.append(decoder.decode(raw))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            sent = _JSON.decode(raw) if isinstance(error, msgspec.ValidationError) else None
-            rows.append(from_decoding(error, row_type.__struct_fields__, sent))
+            rows.append(from_decoding(error, row_type.__struct_fields__, bytes(raw)))
     return rows, single
 
 

@@ -109,7 +109,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
-def from_decoding(error: Exception, fields: Iterable[str], value: object = None) -> ProblemError:
+def from_decoding(error: Exception, fields: Iterable[str], sent: object) -> ProblemError:
     """Translate an error of decoding to a problem.
 
     Parameters
@@ -118,8 +118,8 @@ def from_decoding(error: Exception, fields: Iterable[str], value: object = None)
         ``msgspec.ValidationError`` gives a 422, malformed JSON a 400.
     fields : iterable of str
         Names that the object may have, for the hint at an unknown one.
-    value : object
-        The decoded but unchecked value, to show what was sent.
+    sent : object
+        The body (bytes), or an unchecked value, to show what was wrong.
 
     Returns
     -------
@@ -145,12 +145,17 @@ def from_decoding(error: Exception, fields: Iterable[str], value: object = None)
         )
     text = text[0].lower() + text[1:]
     return ProblemError(
-        422, "invalid_field", f"{text}, got {_shown(value, pointer)}", pointer=pointer
+        422, "invalid_field", f"{text}, got {_shown(sent, pointer)}", pointer=pointer
     )
 
 
 def _shown(value: object, pointer: str) -> str:
     """Return the value at `pointer` as JSON, shortened."""
+    if isinstance(value, bytes):
+        try:
+            value = msgspec.json.decode(value)
+        except (msgspec.DecodeError, RecursionError):
+            return "another value"  # beyond what any number or nesting may be
     for step in pointer.split("/")[1:]:
         step = step.replace("~1", "/").replace("~0", "~")
         if isinstance(value, dict) and step in value:

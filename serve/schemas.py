@@ -181,7 +181,7 @@ class Item(Struct, frozen=True, forbid_unknown_fields=True):
     """An item of the catalogue, whole: a put replaces what was there."""
 
     item_id: Id
-    title: Text | None = None
+    title: Annotated[str, Meta(max_length=1000, pattern=_NO_NUL)] | None = None
     categories: Annotated[list[Category], Meta(max_length=64)] = []
     attributes: Annotated[
         dict[Label, Text | int | float | bool | None],

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from features.errors import ReleaseError, ShortlistError
-from features.events import Pool, changed_items
-from features.states import UserState, cold_state
+from features.items import Pool, changed_items
+from features.states import cold_state
 from ranking.catalogue import LiveCatalogue
 from ranking.pipeline import Pipeline
+from ranking.release import current_release, list_releases
 from ranking.types import HistoryEvent, Query, Ranking
 from serve.config import Settings
 from serve.logs import NAME
@@ -43,20 +45,19 @@ class Serving:
     id : str
         Of the release.
     pipeline : Pipeline
+        For one thread at a time: the one that holds `turn`.
     catalogue : LiveCatalogue
         The pipeline's.
     candidates : int
         Rows that a request usually ranks.
+    turn : Lock
     """
 
     id: str
     pipeline: Pipeline
     catalogue: LiveCatalogue
     candidates: int
-
-    def recommend(self, queries: list[Query], states: list[UserState]) -> list[Ranking]:
-        """Answer a batch."""
-        return self.pipeline.recommend(queries, states)
+    turn: threading.Lock
 
 
 Load = Callable[[Path], Serving]
@@ -74,7 +75,7 @@ class ReleaseHolder:
     """
 
     def __init__(self, settings: Settings, metrics: Metrics, load: Load) -> None:
-        self._current = settings.home / "releases" / "current"
+        self._home = settings.home
         self._config = settings.serve
         self._metrics = metrics
         self._load = load
@@ -108,35 +109,24 @@ class ReleaseHolder:
 
     def on_disk(self) -> tuple[str | None, list[str]]:
         """Return the promoted release, and all of them, newest first."""
-        found = [
-            path.name
-            for path in sorted(self._current.parent.glob("*/manifest.json"), reverse=True)
-            for path in [path.parent]
-            if not path.is_symlink()
-        ]
-        return self._promoted(), found
+        return current_release(self._home), list_releases(self._home)
 
     def check(self) -> Check:
         """Say whether a release is in service."""
         if self.serving is not None:
             return Check("release", True, f"{self.serving.id} is loaded and warm")
-        promoted = self._promoted()
+        promoted = current_release(self._home)
         if promoted is None:
             return Check(
                 "release",
                 False,
-                f"no release is promoted in {self._current.parent}; run 'shortlist release build'",
+                f"no release is promoted in {self._home / 'releases'}; "
+                "run 'shortlist release build'",
             )
         return Check("release", False, self.refused.get(promoted, f"{promoted} is being loaded"))
 
-    def _promoted(self) -> str | None:
-        try:
-            return self._current.readlink().name
-        except OSError:
-            return None
-
     async def _look(self) -> None:
-        promoted = self._promoted()
+        promoted = current_release(self._home)
         if promoted is None or promoted == self._tried:
             return
         # A refused release is not tried again until another one was promoted.
@@ -145,7 +135,7 @@ class ReleaseHolder:
             return
         started = time.perf_counter()
         try:
-            serving = await asyncio.to_thread(self._load_warm, self._current.parent / promoted)
+            serving = await asyncio.to_thread(self._load_warm, self._home / "releases" / promoted)
             await self._catch_up(serving)
         except Exception as error:
             reason = str(error) if isinstance(error, ShortlistError) else repr(error)
@@ -210,7 +200,9 @@ def warm_up(serving: Serving) -> None:
             events = tuple(HistoryEvent(catalogue.id(row), None, now - 60) for row in rows)
             queries.append(Query(f"warm-up {place}", 10, now, history=events))
         states = [cold_state(query.user_id, now) for query in queries]
-        for ranking in serving.recommend(queries, states):
+        with serving.turn:
+            rankings = serving.pipeline.recommend(queries, states)
+        for ranking in rankings:
             _check(serving.id, ranking)
 
 
