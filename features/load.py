@@ -103,17 +103,19 @@ inner join users using (user_id)
 inner join items using (item_id)
 """
 
+# An event with an id is the same as another with that id, one without an id the same as one
+# of that user, item, type and time.
 _DUPLICATES = """
 with doubles as (
     select
         line,
-        row_number() over (
-            partition by user_key, item_key, event_type, occurred_at order by line
-        ) > 1
-        or (
-            event_id is not null
-            and row_number() over (partition by event_id order by line) > 1
-        ) as repeated
+        case
+            when event_id is null then row_number() over (
+                partition by event_id is null, user_key, item_key, event_type, occurred_at
+                order by line
+            )
+            else row_number() over (partition by event_id order by line)
+        end > 1 as repeated
     from keyed_events
 )
 delete from keyed_events using doubles
@@ -123,13 +125,15 @@ returning keyed_events.line
 
 _ALREADY_LOADED = """
 delete from keyed_events
-where exists (
-    select from interactions
-    where interactions.user_key = keyed_events.user_key
-    and interactions.occurred_at = keyed_events.occurred_at
-    and interactions.item_key = keyed_events.item_key
-    and interactions.event_type = keyed_events.event_type
-) or exists (select from interactions where interactions.event_id = keyed_events.event_id)
+where
+    (event_id is null and exists (
+        select from interactions
+        where interactions.user_key = keyed_events.user_key
+        and interactions.occurred_at = keyed_events.occurred_at
+        and interactions.item_key = keyed_events.item_key
+        and interactions.event_type = keyed_events.event_type
+    ))
+    or exists (select from interactions where interactions.event_id = keyed_events.event_id)
 """
 
 # Ids grow in the order of the lines: that is the order of events of the same second.

@@ -13,6 +13,7 @@ from features.errors import InputError
 from features.ids import id_problem
 from features.rows import (
     CSV,
+    CSV_TEXTS,
     ML_1M_MOVIES,
     ML_1M_RATINGS,
     EventRow,
@@ -195,9 +196,13 @@ _EVENTS: dict[Preset, tuple[Layout, tuple[str, ...], Callable[[int, Fields, floa
     "csv": (CSV, ("user_id", "item_id", "occurred_at"), _interaction),
 }
 _ITEMS: dict[Preset, tuple[Layout, tuple[str, ...], Callable[[int, Fields, float], ItemRow]]] = {
-    "movielens": (CSV, ("movieId", "title", "genres"), _movie(("movieId", "title", "genres"))),
+    "movielens": (
+        CSV_TEXTS,
+        ("movieId", "title", "genres"),
+        _movie(("movieId", "title", "genres")),
+    ),
     "ml-1m": (ML_1M_MOVIES, (), _movie(("movie", "title", "genres"))),
-    "csv": (CSV, ("item_id",), _item),
+    "csv": (CSV_TEXTS, ("item_id",), _item),
 }
 
 

@@ -84,9 +84,11 @@ class Layout:
     separator: Literal[",", "::"]
     encoding: str
     columns: tuple[str, ...] | None  # None: the first line names them
+    is_multiline: bool = False  # a quoted field may hold line ends
 
 
 CSV = Layout(",", "utf-8", None)
+CSV_TEXTS = Layout(",", "utf-8", None, is_multiline=True)
 ML_1M_RATINGS = Layout("::", "latin-1", ("user", "movie", "rating", "timestamp"))
 ML_1M_MOVIES = Layout("::", "latin-1", ("movie", "title", "genres"))
 
@@ -162,7 +164,7 @@ def records(
         The file is empty, damaged or lacks a required column.
     """
     lines = _lines(path, layout.encoding, reads)
-    if layout.separator == ",":
+    if layout.is_multiline:
         lines = _join_quoted(lines)
     columns = list(layout.columns or ())
     if not columns:
