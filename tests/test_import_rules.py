@@ -22,13 +22,13 @@ STAGES = [
     "ranking.answer",
     "ranking.pipeline",
     "ranking.release",
-    "ranking.evaluate",
     "ranking.report",
+    "ranking.evaluate",
 ]
 # Training reads the pipeline's own request reader and retriever, so that it sees what serving
 # will see; nothing that serves imports these.
 OFFLINE = {"ranking.training", "ranking.lists", "ranking.fine.examples"}
-COMPARISON = {"loadtests.bench", "loadtests.servers", "loadtests.stock"}
+COMPARISON = {"loadtests.bench"}
 
 
 def modules(package: str) -> Iterator[tuple[str, Path]]:
