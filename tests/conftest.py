@@ -1,3 +1,3 @@
 """Fixtures live in plugins, one for each subject."""
 
-pytest_plugins = ["fixtures_database"]
+pytest_plugins = ["fixtures_database", "fixtures_serving"]
