@@ -17,13 +17,13 @@ from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
 from features.ids import id_problem
+from features.real import is_float32, to_float32
 from features.retry import run_async
 
 Pool = AsyncConnectionPool[AsyncConnection[Any]]
 Status = Literal["accepted", "duplicate", "rejected"]
 
 _FUTURE_S = 300.0
-_FLOAT32_MAX = 3.4028234663852886e38
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ def _event_problem(row: EventRow, now: float) -> str | None:
         problem = None if text is None else id_problem(text, longest)
         if problem is not None:
             return f"invalid_{name}: {name} {problem}"
-    if row.value is not None and not abs(row.value) <= _FLOAT32_MAX:
+    if row.value is not None and not is_float32(row.value):
         return f"invalid_value: value is {row.value}, expected a finite 32-bit number"
     if row.occurred_at is not None:
         if not math.isfinite(row.occurred_at):
@@ -209,7 +209,7 @@ class _EventBatch:
             [row.user_id for row in kept],
             self._items,
             [row.event_type for row in kept],
-            [row.value for row in kept],
+            [None if row.value is None else to_float32(row.value) for row in kept],
             [row.occurred_at for row in kept],
         )
 

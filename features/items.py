@@ -69,8 +69,8 @@ class ItemResult:
 _UPSERT_ITEMS: str = """
 with incoming as (
     select * from jsonb_to_recordset(%s::jsonb) as incoming (
-        item_id text, title text, categories text[], attributes jsonb, available boolean,
-        created_at double precision
+        position integer, item_id text, title text, categories text[], attributes jsonb,
+        available boolean, created_at double precision
     )
 )
 insert into items as stored
@@ -83,6 +83,7 @@ select
         case when known.item_key is null then now() else known.created_at end
     )
 from incoming left join items as known on incoming.item_id = known.item_id
+order by incoming.position
 on conflict (item_id) do update set
     title = excluded.title, categories = excluded.categories,
     attributes = excluded.attributes, available = excluded.available,
@@ -134,8 +135,9 @@ def _item_problem(item: ItemInput) -> str | None:
     return None
 
 
-def _document(item: ItemInput) -> dict[str, Any]:
+def _document(position: int, item: ItemInput) -> dict[str, Any]:
     return {
+        "position": position,
         "item_id": item.item_id,
         "title": item.title or None,
         "categories": list(dict.fromkeys(item.categories)),
@@ -167,8 +169,8 @@ async def upsert_items(pool: Pool, items: Sequence[ItemInput]) -> list[ItemResul
     """
     problems = [_item_problem(item) for item in items]
     valid = {
-        item.item_id: _document(item)
-        for item, problem in zip(items, problems, strict=True)
+        item.item_id: _document(position, item)
+        for position, (item, problem) in enumerate(zip(items, problems, strict=True))
         if problem is None
     }
     written: dict[str, bool] = {}

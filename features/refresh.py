@@ -157,7 +157,10 @@ def refresh(connection: psycopg.Connection[Any], progress: Progress | None = Non
 def checks(connection: psycopg.Connection[Any]) -> list[Check]:
     """Run ``sql/99_checks.sql`` and return its rows, failed ones first."""
     text = next(file.text for file in sql_files() if file.name.startswith("99"))
-    with connection.transaction():
-        rows = run_script(connection, text).fetchall()
+    try:
+        with connection.transaction():
+            rows = run_script(connection, text).fetchall()
+    except (errors.UndefinedTable, errors.UndefinedFunction) as error:
+        raise SchemaError(f"{error}: run 'shortlist db apply' first") from error
     found = [Check(str(check), bool(passed), str(detail)) for check, passed, detail in rows]
     return sorted(found, key=lambda row: row.passed)

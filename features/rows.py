@@ -19,9 +19,9 @@ from typing import IO, Literal, NamedTuple
 
 from features.errors import InputError
 from features.ids import id_problem
+from features.real import is_float32, to_float32
 
 _FUTURE_S = 300.0
-_FLOAT32_MAX = 3.4028234663852886e38
 _LONGEST_VALUE = 40
 _NO_GENRES = "(no genres listed)"
 _TITLE_YEAR = re.compile(r"\s*\((\d{4})\)\s*$")
@@ -224,9 +224,9 @@ def number(column: str, text: str) -> float | None:
         value = float(text)
     except ValueError:
         raise RowError(column, f"{text[:_LONGEST_VALUE]!r} is not a number") from None
-    if not -_FLOAT32_MAX <= value <= _FLOAT32_MAX:
+    if not is_float32(value):
         raise RowError(column, f"{text[:_LONGEST_VALUE]!r} is not a finite 32-bit number")
-    return value
+    return to_float32(value)
 
 
 def unix_seconds(column: str, text: str, now: float) -> float:

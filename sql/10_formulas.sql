@@ -39,7 +39,7 @@ create function value_std(
 language sql immutable parallel safe
 return (
     case
-        when valued = 0 then null
-        else sqrt(greatest(0, value_square_sum / valued - power(value_sum / valued, 2)))
+        when valued > 0
+            then sqrt(greatest(0, value_square_sum / valued - power(value_sum / valued, 2)))
     end
 )::real;

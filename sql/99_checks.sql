@@ -67,6 +67,8 @@ differing as (
             replayed.item_events_30d,
             replayed.item_events_365d,
             replayed.item_value_mean,
+            replayed.item_value_std,
+            replayed.item_age_days,
             replayed.item_recency_days
         ) is distinct from (
             stored.item_events,
@@ -74,6 +76,8 @@ differing as (
             stored.item_events_30d,
             stored.item_events_365d,
             stored.item_value_mean,
+            stored.item_value_std,
+            stored.item_age_days,
             stored.item_recency_days
         )
 ),

@@ -141,6 +141,12 @@ def test_every_bad_row_is_named_and_every_good_one_kept(connection, tmp_path):
     assert count(connection, "users") == count(connection, "items") == 1
 
 
+def test_a_value_too_small_for_32_bits_is_nothing(connection, tmp_path):
+    report = load(connection, write(tmp_path, HEADER + "u,i,view,1e-60,1000\n"))
+    assert report.rejected == 0
+    assert connection.execute("select value from interactions").fetchall() == [(0.0,)]
+
+
 def test_bytes_that_are_not_utf_8(connection, tmp_path):
     text = HEADER.encode() + b"caf\xe9,i,view,1,1000\n" + "café,i,view,1,1000\n".encode()
     report = load(connection, write(tmp_path, text))
