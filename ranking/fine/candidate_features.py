@@ -97,7 +97,8 @@ def _score(candidates: Candidates, source: str) -> FloatArray:
 
 
 def _log_score(scores: NDArray[np.floating]) -> NDArray[np.floating]:
-    return np.log1p(_SCORE_FACTOR * np.maximum(scores, 0.0))
+    logs: NDArray[np.floating] = np.log1p(_SCORE_FACTOR * np.maximum(scores, 0.0))
+    return logs
 
 
 def _transitions(

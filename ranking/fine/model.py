@@ -127,8 +127,7 @@ class Ranker(nn.Module):
     def _attend(
         self, candidates: Tensor, history: Tensor, values: Tensor, log_gaps: Tensor, lengths: Tensor
     ) -> tuple[Tensor, Tensor]:
-        B, L, _ = history.shape
-        age = lengths[:, None] - 1 - torch.arange(L, device=history.device)  # (B, L)
+        age = lengths[:, None] - 1 - torch.arange(history.shape[1], device=history.device)  # (B, L)
         has_value = ~torch.isnan(values)
         scaled = torch.where(has_value, values, self.value_mean) - self.value_mean
         event = torch.stack(
