@@ -139,12 +139,11 @@ def run_release(
     settings: Settings, connection: psycopg.Connection[Any], run: Path, report: Report
 ) -> str:
     """Build a release of `run`, verify it, make it current, and return its id."""
-    from ranking.release import ReleaseConfig, build_release
+    from ranking.release import build_release
 
     if not (run / "training.json").is_file():
         raise InputError(f"{run} is no model run: expected a folder that 'shortlist train' wrote")
-    config = ReleaseConfig(index=settings.index)
-    return build_release(connection, run, settings.home, config, report)
+    return build_release(connection, run, settings.home, settings.release, report)
 
 
 def make_release(settings: Settings, connection: psycopg.Connection[Any], steps: Steps) -> str:
@@ -158,10 +157,11 @@ def make_release(settings: Settings, connection: psycopg.Connection[Any], steps:
 def evaluation(
     settings: Settings, connection: psycopg.Connection[Any], release: str, report: Report
 ) -> EvaluationResult:
-    """Return the evaluation of `release`, from its file where there is one."""
+    """Return the leave-last-out evaluation of `release`, from its file where there is one."""
+    from ranking.evaluate import evaluate, result_path
     from ranking.evaluation_result import EvaluationResult
 
-    path = result_path(settings, release, PROTOCOL)
+    path = result_path(settings.home, release)
     if path.exists():
         return EvaluationResult.model_validate_json(path.read_text())
-    return run_evaluation(settings, connection, release, PROTOCOL, report)
+    return evaluate(connection, settings.home, release, progress=report)

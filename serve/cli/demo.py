@@ -191,6 +191,7 @@ def show_figures(
     total: dict[str, float],
 ) -> None:
     """Print the waterfall of the medians and the evaluation, and where its report is."""
+    from ranking.evaluate import report_path
     from serve.cli.tables import evaluation_table, waterfall
 
     medians = {stage: row["p50"] for stage, row in stages.items()}
@@ -200,7 +201,7 @@ def show_figures(
     )
     OUT.print()
     OUT.print(evaluation_table(result))
-    OUT.print(f"report: {build.report_path(settings, result.release)}", soft_wrap=True)
+    OUT.print(f"report: {report_path(settings.home, result.release)}", soft_wrap=True)
     OUT.print()
 
 

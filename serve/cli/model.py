@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from features.errors import InputError
+from ranking.protocols import ProtocolName
 from serve.cli import context
 from serve.cli.console import ERR, OUT, emit, progress
 from serve.cli.data import Json
@@ -95,7 +96,7 @@ def evaluate(
         str | None, typer.Argument(metavar="RELEASE", help="Release; none: the current one.")
     ] = None,
     protocol: Annotated[
-        str, typer.Option(help="leave-last-out, or time-split.")
+        ProtocolName, typer.Option(help="Which events are the test.")
     ] = "leave-last-out",
     as_json: Json = False,
 ) -> None:
@@ -103,9 +104,9 @@ def evaluate(
 
     Example: shortlist evaluate --protocol leave-last-out
     """
+    from ranking.evaluate import evaluate as run_evaluation
+    from ranking.evaluate import report_path
     from ranking.release import current_release
-
-    from serve.cli.build import report_path, run_evaluation
     from serve.cli.tables import evaluation_table
 
     settings = context.settings()
@@ -115,9 +116,9 @@ def evaluate(
             "there is no release to evaluate; run 'shortlist train', then 'shortlist release build'"
         )
     with context.connected(settings) as connection, progress() as report:
-        result = run_evaluation(settings, connection, chosen, protocol, report)
+        result = run_evaluation(connection, settings.home, chosen, protocol, progress=report)
     if as_json:
         emit(result.model_dump(mode="json"))
         return
     OUT.print(evaluation_table(result))
-    OUT.print(f"report: {report_path(settings, chosen)}", soft_wrap=True)
+    OUT.print(f"report: {report_path(settings.home, chosen, protocol)}", soft_wrap=True)
