@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -196,8 +197,7 @@ class Candidates:
     dropped: list[dict[str, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class SourceHit:
+class SourceHit(msgspec.Struct, frozen=True, gc=False):
     """Where a returned item came from."""
 
     name: str
@@ -205,8 +205,7 @@ class SourceHit:
     score: float
 
 
-@dataclass(frozen=True, slots=True)
-class RankedItem:
+class RankedItem(msgspec.Struct, frozen=True, gc=False):
     """One returned item with its final score and its sources."""
 
     row: int

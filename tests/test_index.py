@@ -125,8 +125,8 @@ def test_a_second_filter_replaces_the_first(kind: str) -> None:
 def test_added_vectors_get_the_next_rows_and_are_found(kind: str) -> None:
     vectors = clustered(600)
     index = make(kind, vectors[:590].copy())
-    index.add(vectors[590:595])
-    index.add(vectors[595:])
+    index.extend(vectors[:595])
+    index.extend(vectors)
     assert index.ntotal == 600
     assert recall(index, vectors[590:], 60, ExactIndex(vectors)) >= 0.9
     allowed = np.zeros(600, np.bool_)

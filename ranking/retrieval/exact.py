@@ -12,7 +12,10 @@ from typing import Protocol
 import numpy as np
 
 from features.errors import InputError
+from ranking.retrieval.merge import MOST, best
 from ranking.types import BoolArray, FloatArray, RowArray
+
+_BLOCK = 8_000_000  # scores held at once: 32 MB
 
 
 class Index(Protocol):
@@ -47,8 +50,11 @@ class Index(Protocol):
             Rows, -1 where padded.
         """
 
-    def add(self, vectors: FloatArray) -> None:
-        """Append vectors (m, d); they get the next rows. Not safe beside a search."""
+    def extend(self, vectors: FloatArray) -> None:
+        """Take over the rows of `vectors` (N, d) from `ntotal` on; those before are the same.
+
+        Not safe beside a search.
+        """
 
 
 class ExactIndex:
@@ -58,49 +64,54 @@ class ExactIndex:
 
     def __init__(self, vectors: FloatArray) -> None:
         self.dimension = int(vectors.shape[1])
-        self._base = vectors
-        self._tail = np.empty((0, self.dimension), np.float32)
+        self._vectors = vectors
 
     @property
     def ntotal(self) -> int:
         """Number of vectors."""
-        return len(self._base) + len(self._tail)
+        return len(self._vectors)
 
-    def add(self, vectors: FloatArray) -> None:
-        """Append vectors (m, d)."""
-        self._tail = np.concatenate([self._tail, checked(vectors, self.dimension)])
+    def extend(self, vectors: FloatArray) -> None:
+        """See :meth:`Index.extend`."""
+        self._vectors = checked(vectors, self.dimension)
 
     def search(
         self, queries: FloatArray, k: int, allowed: BoolArray | None = None
     ) -> tuple[FloatArray, RowArray]:
         """Find the k best rows; see :meth:`Index.search`. Equal scores: lower row first."""
         queries = checked(queries, self.dimension)
-        rows = np.arange(self.ntotal) if allowed is None else np.flatnonzero(allowed)
-        out_scores, out_rows = padded(len(queries), k)
-        keep = min(k, len(rows))
-        if not keep:
-            return out_scores, out_rows
-        scores = queries @ self.take(rows).T  # (n, m)
-        if keep < len(rows):
-            top = np.argpartition(scores, len(rows) - keep, axis=1)[:, -keep:]
-        else:
-            top = np.broadcast_to(np.arange(len(rows)), scores.shape)
-        found = np.take_along_axis(scores, top, 1)
-        order = np.lexsort((top, -found), axis=1)
-        out_scores[:, :keep] = np.take_along_axis(found, order, 1)
-        out_rows[:, :keep] = rows[np.take_along_axis(top, order, 1)]
-        blank_not_finite(queries, out_scores, out_rows)
-        return out_scores, out_rows
+        rows = None if allowed is None else np.flatnonzero(allowed)
+        vectors = self._vectors if rows is None else self._vectors[rows]
+        scores, found = padded(len(queries), k)
+        keep = min(k, len(vectors))
+        if keep:
+            # Blocks of queries bound the memory of the product.
+            step = max(1, _BLOCK // len(vectors))
+            for at in range(0, len(queries), step):
+                part = slice(at, at + step)
+                top_scores, top = _top(queries[part] @ vectors.T, keep)
+                scores[part, :keep] = top_scores
+                found[part, :keep] = top if rows is None else rows[top]
+        blank_not_finite(queries, scores, found)
+        return scores, found
 
-    def take(self, rows: RowArray) -> FloatArray:
-        """Return the vectors of `rows`, ascending and distinct, appended ones included; (m, d)."""
-        if not len(self._tail):
-            return self._base[rows] if len(rows) < len(self._base) else self._base
-        old = rows < len(self._base)
-        out = np.empty((len(rows), self.dimension), np.float32)
-        out[old] = self._base[rows[old]]
-        out[~old] = self._tail[rows[~old] - len(self._base)]
-        return out
+
+def _top(scores: FloatArray, k: int) -> tuple[FloatArray, RowArray]:
+    """Return the k highest scores of each query and their places; equal ones: lower place."""
+    n, m = scores.shape
+    if k == m:
+        places = best(scores, k) if m < MOST else np.argsort(-scores, axis=1, kind="stable")
+        return np.take_along_axis(scores, places, 1), places
+    # The k-th score by selection, then only what reaches it is sorted.
+    least = np.partition(scores, m - k, axis=1)[:, m - k, None]
+    flat = np.flatnonzero(scores >= least)
+    if len(flat) == n * k and k < MOST:
+        values = scores.ravel()[flat].reshape(n, k)
+        order = best(values, k) + np.arange(n)[:, None] * k
+        places = flat[order] - np.arange(n)[:, None] * m
+        return values.ravel()[order], places
+    places = np.argsort(-scores, axis=1, kind="stable")[:, :k]  # ties at the k-th, or NaN
+    return np.take_along_axis(scores, places, 1), places
 
 
 def recall(index: Index, queries: FloatArray, k: int, exact: Index) -> float:
@@ -134,7 +145,6 @@ def checked(vectors: FloatArray, dimension: int) -> FloatArray:
 
 def blank_not_finite(queries: FloatArray, scores: FloatArray, rows: RowArray) -> None:
     """Pad, in place, what a query with NaN or infinity found, and score padding -inf."""
-    bad = ~np.isfinite(queries).all(axis=1)
-    if bad.any():
-        rows[bad] = -1
+    if not np.isfinite(queries).all():
+        rows[~np.isfinite(queries).all(axis=1)] = -1
     scores[rows < 0] = -np.inf

@@ -92,11 +92,11 @@ class FaissIndex:
         """Whether searches run on a GPU."""
         return self._resources is not None
 
-    def add(self, vectors: FloatArray) -> None:
-        """Append vectors (m, d); see :meth:`Index.add`."""
+    def extend(self, vectors: FloatArray) -> None:
+        """See :meth:`Index.extend`."""
         vectors = checked(vectors, self.dimension)
-        self._index.add(vectors)
-        self._exact.add(vectors)
+        self._index.add(vectors[self.ntotal :])
+        self._exact.extend(vectors)
         self._bits = None
 
     def search(
@@ -129,7 +129,8 @@ class FaissIndex:
 
     def _plain(self, queries: FloatArray, k: int) -> tuple[FloatArray, RowArray]:
         keep = min(k, self.ntotal)
-        if self.on_gpu and keep > _MAX_GPU_K:
+        # On a CPU, NumPy's product and partition take half the time of IndexFlatIP's heap.
+        if (self.on_gpu and keep > _MAX_GPU_K) or (self.kind == "flat" and not self.on_gpu):
             return self._exact.search(queries, k)
         scores, rows = padded(len(queries), k)
         if keep and len(queries):

@@ -16,6 +16,8 @@ from ranking.types import FloatArray, RowArray
 
 _BITS = 20  # up to a million places a request and 2^43 rows
 _MASK = (1 << _BITS) - 1
+MOST = 1 << _BITS
+"""Places that :func:`group` and :func:`best` can tell apart in one request."""
 
 
 @dataclass(slots=True)
@@ -78,9 +80,13 @@ def best(scores: FloatArray, k: int) -> RowArray:
     Parameters
     ----------
     scores : (B, U) float32
-        Not negative and not NaN. Equal scores: the lower place comes first.
+        Not NaN. Equal scores: the lower place comes first.
     """
-    bits = np.ascontiguousarray(scores, np.float32).view(np.int32).astype(np.int64)
-    keys = (bits << _BITS) | (_MASK - np.arange(scores.shape[1]))
+    bits = np.ascontiguousarray(scores, np.float32).view(np.int32)
+    # Floats compare like their bits, negative ones in reverse.
+    keys = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).astype(np.int64)
+    keys <<= _BITS
+    keys |= _MASK - np.arange(scores.shape[1])
     keys.sort(axis=1)
-    return _MASK - (keys[:, : -k - 1 : -1] & _MASK)
+    places: RowArray = _MASK - (keys[:, : -k - 1 : -1] & _MASK)
+    return places

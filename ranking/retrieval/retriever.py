@@ -195,7 +195,7 @@ class Retriever:
     def _current(self, items: Items | None) -> Items:
         items = items or self.items
         if len(items) > self.index.ntotal:
-            self.index.add(items.vectors[self.index.ntotal :])
+            self.index.extend(items.vectors)
         if len(items) > len(self._scratch):
             self._scratch = np.zeros(len(items), np.uint8)
         if items.available is not self._available and len(items):
