@@ -1,0 +1,234 @@
+import numpy as np
+import pytest
+import torch
+
+from features.errors import ReleaseError
+from ranking.onnx_export import parity
+from ranking.onnx_model import OnnxModel
+from ranking.retrieval.export import USER_TOWER, export_item_tower, export_user_tower
+from ranking.retrieval.initial import initial_vectors
+from ranking.retrieval.loss import full_softmax, sampled_softmax
+from ranking.retrieval.model import TowerConfig, TwoTower
+from ranking.retrieval.sequence import TOWER_EVENTS, EventLog, tower_inputs
+from ranking.retrieval.train import CoarseConfig, train_towers
+from ranking.types import Histories
+from worlds import make_histories, make_items
+
+ITEMS = 40
+SMALL = TowerConfig(width=8, layers=2, heads=2)
+
+
+def cycle_log(users: int = 60, length: int = 12, seed: int = 0) -> EventLog:
+    """Users who walk through the catalogue in order: the next row is always row + 1."""
+    starts = np.random.default_rng(seed).integers(0, ITEMS, users)
+    rows = ((starts[:, None] + np.arange(length)) % ITEMS).ravel()
+    n = len(rows)
+    return EventLog(
+        rows=rows,
+        values=np.full(n, 3.0, np.float32),
+        times=np.tile(np.arange(length) * 60.0, users),
+        offsets=np.arange(users + 1) * length,
+        positions=np.arange(n),
+        items=ITEMS,
+    )
+
+
+def attributes() -> np.ndarray:
+    return np.eye(4, dtype=np.float32)[np.arange(ITEMS) % 4]
+
+
+@pytest.fixture(scope="module")
+def trained() -> TwoTower:
+    torch.set_num_threads(1)
+    config = CoarseConfig(tower=SMALL, epochs=15, batch_events=128, learning_rate=0.01)
+    return train_towers(cycle_log(), attributes(), config, seed=1)
+
+
+def vectors_of(model: TwoTower) -> np.ndarray:
+    with torch.no_grad():
+        return model.item_vectors().numpy()
+
+
+def user_vectors(model: TwoTower, histories: Histories) -> np.ndarray:
+    feeds = tower_inputs(histories, vectors_of(model))
+    with torch.no_grad():
+        return model.users(*map(torch.from_numpy, feeds.values())).numpy()
+
+
+def test_learns_what_comes_next(trained):
+    histories = Histories(
+        rows=np.array([[4, 5, 6], [38, 39, -1]]),
+        values=np.full((2, 3), 3.0, np.float32),
+        times=np.array([[0.0, 60, 120], [0, 60, 0]]),
+        lengths=np.array([3, 2]),
+        now=np.array([180.0, 120.0]),
+    )
+    scores = user_vectors(trained, histories) @ vectors_of(trained).T
+    assert 7 in np.argsort(-scores[0])[:5]
+    assert 0 in np.argsort(-scores[1])[:5]
+
+
+def test_last_position_is_that_of_training_and_ignores_padding(trained):
+    items = make_items(ITEMS)
+    histories = make_histories(items, [0, 1, 4, 9])
+    vectors = torch.from_numpy(vectors_of(trained))
+    feeds = {k: torch.from_numpy(v) for k, v in tower_inputs(histories, vectors.numpy()).items()}
+    with torch.no_grad():
+        last = trained.users(**feeds)
+        every = trained.users.every_position(feeds["history"], feeds["values"], feeds["log_gaps"])
+        wanted = every[torch.arange(4), feeds["lengths"]]
+        alone = trained.users(
+            feeds["history"][2:3, :4],
+            feeds["values"][2:3, :4],
+            feeds["log_gaps"][2:3, :4],
+            feeds["lengths"][2:3],
+        )
+    torch.testing.assert_close(last, wanted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(last[2:3], alone, rtol=1e-4, atol=1e-5)
+
+
+def test_a_new_event_changes_the_vector(trained):
+    histories = make_histories(make_items(ITEMS), [5])
+    before = user_vectors(trained, histories)
+    histories.rows[0, -1] = (histories.rows[0, -1] + 1) % ITEMS
+    assert np.abs(user_vectors(trained, histories) - before).max() > 1e-3
+
+
+def test_odd_inputs_give_finite_vectors(trained):
+    histories = make_histories(make_items(ITEMS), [0, 3, TOWER_EVENTS // 4])
+    histories.values[1] = np.nan
+    histories.values[2, 0] = 1e30
+    histories.times[2] = 1e12
+    histories.rows[1, 1] = -1
+    assert np.isfinite(user_vectors(trained, histories)).all()
+
+
+def test_new_item_has_a_vector_from_attributes(trained):
+    with torch.no_grad():
+        new = trained.items(torch.from_numpy(attributes()[:1]), torch.zeros(1, 8))
+    assert np.isfinite(new.numpy()).all()
+    assert new.abs().sum() > 0
+
+
+def test_onnx_files_equal_torch_for_any_batch_and_length(trained, tmp_path):
+    vectors, item_parity = export_item_tower(trained, tmp_path, {"run": "r"}, 1e-3)
+    histories = make_histories(make_items(ITEMS), [0, 7, 3])
+    result = export_user_tower(trained, tmp_path, histories, vectors, {"run": "r"}, 1e-3)
+    assert max(item_parity.max_difference, result.max_difference) < 1e-4
+    assert result.values == 3 * 8
+    model = OnnxModel(tmp_path / USER_TOWER)
+    for lengths in ([0], [1], [30, 2, 0, 11, 5]):
+        histories = make_histories(make_items(ITEMS), lengths)
+        feeds = tower_inputs(histories, vectors)
+        found = model.run(feeds)[0]
+        np.testing.assert_allclose(found, user_vectors(trained, histories), atol=1e-4)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "item_tower.onnx",
+        "user_tower.onnx",
+    ]
+    with pytest.raises(ReleaseError, match="at most 1e-12"):
+        parity(trained.users, tmp_path / USER_TOWER, feeds, 1e-12)
+
+
+def test_equal_seeds_give_equal_towers():
+    config = CoarseConfig(tower=SMALL, epochs=1, batch_events=128)
+    one, two, other = (train_towers(cycle_log(), attributes(), config, seed) for seed in (3, 3, 4))
+    assert (vectors_of(one) == vectors_of(two)).all()
+    assert (vectors_of(one) != vectors_of(other)).any()
+
+
+def test_progress_reaches_its_total():
+    calls = []
+    config = CoarseConfig(tower=SMALL, epochs=2, batch_events=128)
+    train_towers(cycle_log(), attributes(), config, 0, progress=lambda *call: calls.append(call))
+    assert [done for _, done, _ in calls] == list(range(1, len(calls) + 1))
+    assert calls[-1][1] == calls[-1][2]
+
+
+def test_sampled_softmax_learns_too():
+    config = CoarseConfig(
+        tower=SMALL,
+        epochs=15,
+        batch_events=128,
+        learning_rate=0.01,
+        full_softmax_items=0,
+        negatives=32,
+    )
+    model = train_towers(cycle_log(), attributes(), config, seed=1)
+    histories = Histories(
+        rows=np.array([[4, 5, 6]]),
+        values=np.full((1, 3), 3.0, np.float32),
+        times=np.array([[0.0, 60, 120]]),
+        lengths=np.array([3]),
+        now=np.array([180.0]),
+    )
+    scores = user_vectors(model, histories) @ vectors_of(model).T
+    assert 7 in np.argsort(-scores[0])[:5]
+
+
+def test_full_softmax_and_its_gradients_are_those_of_cross_entropy():
+    torch.manual_seed(0)
+    targets = torch.randint(0, 11, (6,))
+    found, wanted = [], []
+    for loss, out in ((full_softmax, found), (None, wanted)):
+        torch.manual_seed(1)
+        users = torch.randn(6, 5, requires_grad=True)
+        items = torch.randn(11, 5, requires_grad=True)
+        value = (
+            loss(users, items, targets)
+            if loss
+            else torch.nn.functional.cross_entropy(users @ items.T, targets)
+        )
+        (2 * value).backward()
+        out.extend([value.detach(), users.grad, items.grad])
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_sampled_softmax_estimates_the_full_one():
+    torch.manual_seed(0)
+    users, items = torch.randn(20, 5), 0.5 * torch.randn(50, 5)
+    targets = torch.randint(0, 50, (20,))
+    proposal = torch.softmax(torch.randn(50), 0)
+    sampled = sampled_softmax(users, items, targets, proposal, 20_000)
+    # The positive counts once in both; the sample leaves out only its own draws.
+    torch.testing.assert_close(sampled, full_softmax(users, items, targets), rtol=0.03, atol=0.03)
+
+
+@pytest.mark.parametrize(
+    ("rows", "offsets", "items"),
+    [([0], [0, 1], 1), ([0], [0, 1], 2), ([0, 1, 0], [0, 3], 2), ([0, 0], [0, 1, 2], 5)],
+)
+def test_tiny_logs_train(rows, offsets, items):
+    n = len(rows)
+    log = EventLog(
+        np.array(rows),
+        np.full(n, np.nan, np.float32),
+        np.zeros(n),
+        np.array(offsets),
+        np.arange(n),
+        items,
+    )
+    model = train_towers(
+        log, np.ones((items, 1), np.float32), CoarseConfig(tower=SMALL, epochs=2), 0
+    )
+    assert np.isfinite(vectors_of(model)).all()
+
+
+def test_long_histories_are_cut_into_windows():
+    n = 3 * TOWER_EVENTS
+    rows = np.arange(n) % ITEMS
+    log = EventLog(
+        rows, np.ones(n, np.float32), np.arange(n) * 1.0, np.array([0, n]), np.arange(n), ITEMS
+    )
+    model = train_towers(log, attributes(), CoarseConfig(tower=SMALL, epochs=1), 0)
+    assert np.isfinite(vectors_of(model)).all()
+
+
+def test_items_held_by_the_same_sequences_start_close():
+    vectors = initial_vectors(cycle_log(), 8, 0.06, 0)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    near = [float(unit[row] @ unit[(row + 1) % ITEMS]) for row in range(ITEMS)]
+    far = [float(unit[row] @ unit[(row + ITEMS // 2) % ITEMS]) for row in range(ITEMS)]
+    assert np.mean(near) > np.mean(far) + 0.5
+    assert vectors.std() == pytest.approx(0.06, rel=0.2)
