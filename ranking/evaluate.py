@@ -1,0 +1,158 @@
+"""The evaluation job: a release, a protocol, a JSON file and an HTML report.
+
+``shortlist evaluate --protocol leave-last-out`` calls this; see docs/evaluation.md.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from features.errors import ConfigError, InputError
+from features.store import read_interactions
+from ranking.evaluation_result import EvaluationResult
+from ranking.measurement import EvaluationConfig, measure
+from ranking.protocols import ProtocolName, Split, leave_last_out, time_cut, time_split
+from ranking.release import (
+    Release,
+    ReleaseConfig,
+    build_release,
+    current_release,
+    load_release,
+    open_pipeline,
+    release_path,
+)
+from ranking.replay import Progress
+from ranking.report import write_report
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from features.store import Interactions
+
+__all__ = ["EvaluationConfig", "evaluate", "report_path", "result_path"]
+
+
+def result_path(home: Path, release: str, protocol: str = "leave-last-out") -> Path:
+    """Return where the JSON file of an evaluation is written."""
+    return home / "reports" / f"{release}-{protocol}.json"
+
+
+def report_path(home: Path, release: str, protocol: str = "leave-last-out") -> Path:
+    """Return where the HTML report of an evaluation is written."""
+    return result_path(home, release, protocol).with_suffix(".html")
+
+
+def evaluate(
+    connection: psycopg.Connection[Any],
+    home: Path,
+    release: str,
+    protocol: str = "leave-last-out",
+    config: EvaluationConfig | None = None,
+    progress: Progress | None = None,
+) -> EvaluationResult:
+    """Evaluate a release and write the result and the report.
+
+    A time split needs models that saw nothing after the cut. If the release was trained with
+    a cut, that one is used; else models are trained as the release's were, up to the moment
+    that the config's share asks for, and kept in ``home/time-split`` for the next time. They
+    are never served, and the result names their release.
+
+    Parameters
+    ----------
+    connection : psycopg.Connection
+        Connection of :func:`features.database.connect`; features are refreshed.
+    home : Path
+        Holds ``releases`` and ``reports``.
+    release : str
+        Id of a release.
+    protocol : {"leave-last-out", "time-split"}
+    config : EvaluationConfig, optional
+    progress : callable, optional
+        Called as ``progress(step, done, total)``.
+
+    Returns
+    -------
+    EvaluationResult
+
+    Raises
+    ------
+    InputError
+        If the protocol is unknown, the release was trained on what it would be tested on, or
+        no user can be tested.
+    ReleaseError
+        If the release is unknown or damaged.
+    """
+    config = config or EvaluationConfig()
+    if protocol not in get_args(ProtocolName):
+        raise InputError(
+            f"protocol {protocol!r}: expected one of {', '.join(get_args(ProtocolName))}"
+        )
+    found = load_release(release_path(home, release))
+    interactions = read_interactions(connection)
+    if protocol == "leave-last-out":
+        split = _leave_last_out(found, interactions)
+    else:
+        found, split = _time_split(connection, home, found, interactions, config, progress)
+    result = measure(connection, open_pipeline(found), interactions, split, config, progress)
+    path = result_path(home, release, protocol)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_report(result, report_path(home, release, protocol))
+    partial = path.with_name(path.name + ".part")
+    partial.write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    os.replace(partial, path)  # noqa: PTH105  # one word for what matters: it replaces
+    return result
+
+
+def _leave_last_out(release: Release, interactions: Interactions) -> Split:
+    holdout = release.training.get("holdout")
+    if holdout != "last":
+        raise InputError(
+            f"release {release.id} was trained with holdout {holdout!r}: leave-last-out would test "
+            "on events that it has seen; expected 'last'. Run 'shortlist train --holdout last', "
+            "then 'shortlist release build'"
+        )
+    return leave_last_out(interactions)
+
+
+def _time_split(
+    connection: psycopg.Connection[Any],
+    home: Path,
+    release: Release,
+    interactions: Interactions,
+    config: EvaluationConfig,
+    progress: Progress | None,
+) -> tuple[Release, Split]:
+    holdout = release.training.get("holdout")
+    if isinstance(holdout, (int, float)):
+        return release, time_split(interactions, cut=float(holdout))
+    cut = time_cut(interactions.times, config.test_share)
+    split = time_split(interactions, cut=cut)
+    apart = home / "time-split"
+    known = current_release(apart)
+    if known is not None:
+        kept = load_release(release_path(apart, known))
+        if _same_training(kept, release, cut):
+            return kept, split
+    try:
+        from ranking.training import TrainingConfig, train
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"time-split trains models up to the cut, which needs the package {error.name!r}; "
+            "next: pip install -c constraints.txt -e '.[cpu,train]'"
+        ) from None
+    wanted = TrainingConfig.model_validate({**release.training["config"], "holdout": cut})
+    run = train(connection, wanted, apart, progress)
+    built = build_release(connection, run, apart, _as_built(release), progress)
+    return load_release(release_path(apart, built)), split
+
+
+def _same_training(kept: Release, release: Release, cut: float) -> bool:
+    """Whether `kept` is what training like `release` up to `cut` would give."""
+    wanted = {**release.training["config"], "holdout": cut}
+    return bool(kept.training["config"] == wanted) and kept.config == release.config
+
+
+def _as_built(release: Release) -> ReleaseConfig:
+    return release.config
