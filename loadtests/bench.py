@@ -161,7 +161,7 @@ async def _in_process(settings: Settings, people: Sequence[str], requests: int) 
             for request in wanted:
                 started = time.perf_counter()
                 states = await engine.store.user_states([request.user_id])
-                ranking = serving.recommend([query_of(request, states[0])], states)[0]
+                ranking = serving.pipeline.recommend([query_of(request, states[0])], states)[0]
                 done = Ranked(serving, ranking, states[0].as_of, 0.0, 0.0, 0.0, time.perf_counter())
                 respond(request, done, started)
                 took.append((time.perf_counter() - started) * 1e3)

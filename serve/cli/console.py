@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.progress import (
@@ -59,15 +60,34 @@ class Headed(Table):
         yield from super().__rich_console__(console, options)
 
 
-def table(heading: str, *columns: str, right: tuple[str, ...] = ()) -> Headed:
-    """Return an empty table in the house style; columns named in `right` are right-aligned."""
+def table(
+    heading: str,
+    *columns: str,
+    right: tuple[str, ...] = (),
+    overflow: Literal["fold", "ellipsis"] = "fold",
+) -> Headed:
+    """Return an empty table in the house style.
+
+    Parameters
+    ----------
+    heading : str
+        Shown above it.
+    *columns : str
+        Their names.
+    right : tuple of str
+        Columns that are right-aligned and never cut.
+    overflow : {"fold", "ellipsis"}
+        What happens to a cell of the others that is wider than the terminal allows.
+    """
     made = Headed(box=None, pad_edge=False)
     made.heading = heading
     for column in columns:
         if column in right:
             made.add_column(column, justify="right", no_wrap=True, header_style="dim")
         else:
-            made.add_column(column, overflow="ellipsis", header_style="dim")
+            made.add_column(
+                column, overflow=overflow, no_wrap=overflow == "ellipsis", header_style="dim"
+            )
     return made
 
 

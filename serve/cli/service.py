@@ -79,7 +79,7 @@ def serve(
             service = start(settings)
             # Ray installs handlers of its own while it starts.
             stoppable.arm()
-            ERR.print(f"serving on {service.url} (docs: {service.url}/docs); Ctrl-C stops it")
+            ERR.print(f"serving on {service.url}, docs on {service.url}/docs; Ctrl-C stops it")
             signal.pause()
         except Stopped:
             ERR.print("stopping")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ranking.evaluation_result import EvaluationResult
 
 BAR = 32
-TITLE = 46
+TITLE = 34
 
 
 def liked_table(user_id: str, liked: Sequence[tuple[str, float | None]]) -> Table:
@@ -31,8 +31,9 @@ def recommended_table(answer: Mapping[str, Any], user_id: str) -> Group:
     """Return the items of a recommendation answer with score and sources, and its notes."""
     rows = table(
         f"Recommended to user {user_id}",
-        *("#", "title", "score", "source (rank in it)"),
+        *("#", "title", "score", "found by (at place)"),
         right=("#", "score"),
+        overflow="ellipsis",
     )
     for place, item in enumerate(answer["items"], 1):
         title = str((item.get("fields") or {}).get("title") or item["id"])
@@ -87,7 +88,8 @@ def evaluation_table(result: EvaluationResult) -> Table:
         *columns,
         right=tuple(columns),
     )
-    for figures in result.models.values():
+    # Baselines first, so that the eye goes down to what is served.
+    for figures in sorted(result.models.values(), key=lambda figures: figures.stage):
         cells = []
         for metric in columns.values():
             estimate = figures.metrics[metric]
