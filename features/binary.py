@@ -129,6 +129,8 @@ def copy_columns(
     extension = struct.unpack_from(">i", buffer, len(_COPY_SIGNATURE) + 4)[0]
     start = len(_COPY_SIGNATURE) + 8 + extension
     count, rest = divmod(len(buffer) - start - 2, row.itemsize)
-    if rest:
+    table = np.frombuffer(buffer, row, count=count, offset=start)
+    sizes_fit = all((table[f"_{name}_size"] == row[name].itemsize).all() for name, _ in dtypes)
+    if rest or not sizes_fit:
         raise DatabaseError(f"the result of {query!r} is not of the declared widths {dtypes!r}")
-    return np.frombuffer(buffer, row, count=count, offset=start)
+    return table

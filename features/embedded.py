@@ -16,7 +16,6 @@ import shutil
 import signal
 import stat
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,6 +40,7 @@ def _installation() -> Path:
 
 
 _ACCOUNT = "nobody"
+_SOCKETS = Path("/tmp")  # noqa: S108 - owner and mode of the folder in it are checked
 _START_TIMEOUT_S = 60
 _STOP_TIMEOUT_S = 30
 
@@ -64,11 +64,12 @@ def _data(home: Path) -> Path:
 
 
 def _socket_folder(home: Path) -> Path:
-    """Return a short folder: the path of a Unix socket may have 107 bytes at most."""
+    """Return a short folder, the same for every process whatever its TMPDIR.
+
+    The path of a Unix socket may have 107 bytes at most.
+    """
     name = hashlib.sha256(os.fsencode(_data(home))).hexdigest()[:8]
-    return Path(tempfile.gettempdir() if len(tempfile.gettempdir()) < 60 else "/tmp") / (  # noqa: S108 - owner and mode are checked
-        f"shortlist-{name}"
-    )
+    return _SOCKETS / f"shortlist-{name}"
 
 
 def _url(home: Path) -> str:
@@ -213,7 +214,7 @@ def _prepare_socket_folder(folder: Path, owner: tuple[int, int]) -> None:
     if not stat.S_ISDIR(about.st_mode) or about.st_uid not in (os.geteuid(), owner[0]):
         raise DatabaseUnavailable(
             f"{folder} belongs to user {about.st_uid}, expected a folder of user {owner[0]}:"
-            " remove it or set TMPDIR to another folder"
+            " remove it"
         )
     folder.chmod(0o700)
     if (about.st_uid, about.st_gid) != owner:
