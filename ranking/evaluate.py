@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -16,7 +15,6 @@ from ranking.measurement import EvaluationConfig, measure
 from ranking.protocols import ProtocolName, Split, leave_last_out, time_cut, time_split
 from ranking.release import (
     Release,
-    ReleaseConfig,
     build_release,
     current_release,
     load_release,
@@ -101,7 +99,7 @@ def evaluate(
     write_report(result, report_path(home, release, protocol))
     partial = path.with_name(path.name + ".part")
     partial.write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    os.replace(partial, path)  # noqa: PTH105  # one word for what matters: it replaces
+    partial.replace(path)
     return result
 
 
@@ -144,7 +142,7 @@ def _time_split(
         ) from None
     wanted = TrainingConfig.model_validate({**release.training["config"], "holdout": cut})
     run = train(connection, wanted, apart, progress)
-    built = build_release(connection, run, apart, _as_built(release), progress)
+    built = build_release(connection, run, apart, release.config, progress)
     return load_release(release_path(apart, built)), split
 
 
@@ -152,7 +150,3 @@ def _same_training(kept: Release, release: Release, cut: float) -> bool:
     """Whether `kept` is what training like `release` up to `cut` would give."""
     wanted = {**release.training["config"], "holdout": cut}
     return bool(kept.training["config"] == wanted) and kept.config == release.config
-
-
-def _as_built(release: Release) -> ReleaseConfig:
-    return release.config

@@ -86,7 +86,7 @@ def headline(result: EvaluationResult) -> str:
     closest = min(against, key=lambda part: part.estimate.mean)
     name = result.models[closest.other].label
     gain = f"{closest.relative:+.0%}" if closest.relative == closest.relative else "from zero"
-    if closest.estimate.low > 0:
+    if all(part.estimate.low > 0 for part in against):
         return f"The full cascade beats everything it was compared with: {gain} over {name}."
     if closest.estimate.high < 0:
         return f"{name} ranks better than the full cascade here ({gain} for the cascade)."
