@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ranking.catalogue import LiveCatalogue
 from ranking.requests import Requests
@@ -105,7 +104,9 @@ def answer(ranked: Ranked, b: int, query: Query, catalogue: LiveCatalogue) -> Ra
         cap=query.category_cap,
         groups=_first_category(rows, ranked.items) if query.category_cap is not None else None,
     )
-    counts = _counts(ranked.candidates.dropped[b], ranked.candidates.source_ranks[b, :C], slate)
+    # Only a pin can be a candidate without a source.
+    pinned = int((ranked.candidates.source_ranks[b, :C] < 0).all(axis=1).sum()) if pins else 0
+    counts = _counts(ranked.candidates.dropped[b], C, pinned, slate)
     notes = list(ranked.requests.notes[b]) if ranked.requests else []
     if counts["returned"] < query.count:
         notes.append(_short(query, counts, len(ranked.items)))
@@ -122,8 +123,10 @@ def _items(
     candidates: Candidates, b: int, kept: RowArray, scores: FloatArray, catalogue: LiveCatalogue
 ) -> list[RankedItem]:
     names = candidates.sources
+    rows = candidates.rows[b, kept]
     columns = (
-        candidates.rows[b, kept].tolist(),
+        rows.tolist(),
+        catalogue.ids(rows),
         scores[kept].tolist(),
         candidates.source_ranks[b, kept].tolist(),
         candidates.source_scores[b, kept].tolist(),
@@ -131,7 +134,7 @@ def _items(
     return [
         RankedItem(
             row,
-            catalogue.id(row),
+            item_id,
             score,
             tuple(
                 SourceHit(name, rank, value)
@@ -139,16 +142,12 @@ def _items(
                 if rank >= 0
             ),
         )
-        for row, score, ranks, values in zip(*columns, strict=True)
+        for row, item_id, score, ranks, values in zip(*columns, strict=True)
     ]
 
 
-def _counts(
-    dropped: dict[str, int], source_ranks: NDArray[np.int32], slate: Slate
-) -> dict[str, int]:
+def _counts(dropped: dict[str, int], C: int, pinned: int, slate: Slate) -> dict[str, int]:
     filtered = sum(dropped.values())
-    C = len(source_ranks)
-    pinned = int((source_ranks < 0).all(axis=1).sum())
     return {
         "retrieved": filtered + C - pinned,
         "filtered": filtered,

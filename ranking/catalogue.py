@@ -100,6 +100,12 @@ class LiveCatalogue:
         """Return the external id of a row."""
         return self._table.ids.id(row) if row < self._base else self._new_ids[row - self._base]
 
+    def ids(self, rows: RowArray) -> list[str]:
+        """Return the external ids of rows (n,)."""
+        if len(self.items) == self._base:
+            return self._table.ids.ids(rows)
+        return [self.id(row) for row in rows.tolist()]
+
     def key(self, row: int) -> int:
         """Return the database key of a row."""
         return int(self._table.keys[row]) if row < self._base else self._new_keys[row - self._base]

@@ -84,9 +84,11 @@ class IdMap:
         """Return the external id of a row in 0..N-1."""
         return str(self._text[self._offsets[row] : self._offsets[row + 1]], "utf-8")
 
-    def ids(self, rows: Iterable[int]) -> list[str]:
-        """Return the external ids of `rows`."""
-        return [self.id(row) for row in rows]
+    def ids(self, rows: RowArray) -> list[str]:
+        """Return the external ids of rows (n,) in 0..N-1."""
+        text = self._text
+        starts, ends = self._offsets[rows].tolist(), self._offsets[rows + 1].tolist()
+        return [str(text[start:end], "utf-8") for start, end in zip(starts, ends, strict=True)]
 
     def row(self, item_id: str) -> int:
         """Return the row of an external id, -1 if there is none."""

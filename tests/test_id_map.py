@@ -25,14 +25,14 @@ def test_it_is_a_dict(ids: list[str], others: list[str]) -> None:
     assert len(id_map) == len(ids)
     asked = [*ids, *others]
     assert id_map.rows(asked).tolist() == [expected.get(item_id, -1) for item_id in asked]
-    assert id_map.ids(range(len(ids))) == ids
+    assert id_map.ids(np.arange(len(ids))) == ids
 
 
 def test_a_saved_map_is_the_same_map(tmp_path: Path) -> None:
     IdMap.from_ids(AWKWARD).save(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == set(FILES)
     loaded = IdMap.load(tmp_path)
-    assert loaded.ids(range(len(AWKWARD))) == AWKWARD
+    assert loaded.ids(np.arange(len(AWKWARD))) == AWKWARD
     assert loaded.rows(AWKWARD).tolist() == list(range(len(AWKWARD)))
     assert loaded.row("missing") == -1
 

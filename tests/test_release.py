@@ -108,7 +108,7 @@ def test_loading_gives_the_arrays_of_the_database_mapped_and_read_only(
     table = release.table
     assert release.id == built.name
     assert release.training["holdout"] == "last"
-    assert table.ids.ids(range(0, 9000, 500)) == catalogue.item_ids[0:9000:500]
+    assert table.ids.ids(np.arange(0, 9000, 500)) == catalogue.item_ids[0:9000:500]
     assert (table.keys == catalogue.item_keys).all()
     assert (table.items.available == catalogue.available).all()
     assert table.watermark == catalogue.watermark

@@ -58,13 +58,14 @@ class Index(Protocol):
 
 
 class ExactIndex:
-    """The oracle: every inner product, in NumPy, independent of Faiss."""
+    """The oracle: every inner product, in NumPy, independent of Faiss. One thread at a time."""
 
     kind = "exact"
 
     def __init__(self, vectors: FloatArray) -> None:
         self.dimension = int(vectors.shape[1])
         self._vectors = vectors
+        self._memory = np.empty((2, 0), np.float32)
 
     @property
     def ntotal(self) -> int:
@@ -89,21 +90,34 @@ class ExactIndex:
             step = max(1, _BLOCK // len(vectors))
             for at in range(0, len(queries), step):
                 part = slice(at, at + step)
-                top_scores, top = _top(queries[part] @ vectors.T, keep)
+                product, work = self._buffers(len(queries[part]), len(vectors))
+                np.matmul(queries[part], vectors.T, out=product)
+                top_scores, top = _top(product, work, keep)
                 scores[part, :keep] = top_scores
                 found[part, :keep] = top if rows is None else rows[top]
         blank_not_finite(queries, scores, found)
         return scores, found
 
+    def _buffers(self, n: int, m: int) -> FloatArray:
+        """Return two arrays (n, m): fresh memory for each search would cost a third of it."""
+        if self._memory.shape[1] < n * m:
+            self._memory = np.empty((2, n * m), np.float32)
+        return self._memory[:, : n * m].reshape(2, n, m)
 
-def _top(scores: FloatArray, k: int) -> tuple[FloatArray, RowArray]:
-    """Return the k highest scores of each query and their places; equal ones: lower place."""
+
+def _top(scores: FloatArray, work: FloatArray, k: int) -> tuple[FloatArray, RowArray]:
+    """Return the k highest scores of each query and their places; equal ones: lower place.
+
+    `work` is memory of the shape of `scores`.
+    """
     n, m = scores.shape
     if k == m:
         places = best(scores, k) if m < MOST else np.argsort(-scores, axis=1, kind="stable")
         return np.take_along_axis(scores, places, 1), places
     # The k-th score by selection, then only what reaches it is sorted.
-    least = np.partition(scores, m - k, axis=1)[:, m - k, None]
+    work[:] = scores
+    work.partition(m - k, axis=1)
+    least = work[:, m - k, None]
     flat = np.flatnonzero(scores >= least)
     if len(flat) == n * k and k < MOST:
         values = scores.ravel()[flat].reshape(n, k)
