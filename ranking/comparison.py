@@ -26,6 +26,9 @@ from ranking.types import BoolArray, DoubleArray, FloatArray, RowArray
 SLICE_METRICS = ("ndcg_at_10", "recall_at_200")
 EVENT_BUCKETS = ((0, 0), (1, 4), (5, 19), (20, 99), (100, None))
 
+Values = Mapping[str, Mapping[str, DoubleArray]]
+"""model -> metric -> value of each user (U,)."""
+
 
 @dataclass(frozen=True, slots=True)
 class TestSet:
@@ -66,15 +69,18 @@ def accuracy(ranked: RowArray, relevant: RowArray) -> dict[str, DoubleArray]:
     return values | {f"recall_at_{k}": recall_at(hit, counts, k) for k in CURVE}
 
 
+def accuracies(lists: Mapping[str, RowArray], relevant: RowArray) -> Values:
+    """Return model -> metric -> value of each user (U,)."""
+    return {name: accuracy(ranked, relevant) for name, ranked in lists.items()}
+
+
 def estimates(
-    lists: Mapping[str, RowArray], test: TestSet, bootstrap: Bootstrap
+    lists: Mapping[str, RowArray], values: Values, test: TestSet, bootstrap: Bootstrap
 ) -> dict[str, dict[str, Estimate]]:
     """Return model -> metric -> estimate for all models and metrics."""
     found: dict[str, dict[str, Estimate]] = {}
     for name, ranked in lists.items():
-        values = accuracy(ranked, test.relevant)
-        columns = np.stack(list(values.values()), axis=1)
-        found[name] = dict(zip(values, bootstrap.estimates(columns), strict=True))
+        found[name] = _means(values[name], bootstrap)
         novelty = novelty_at(ranked, 10, test.item_users, test.users)
         found[name]["novelty_at_10"] = bootstrap.estimate(novelty)
         diversity = diversity_at(ranked, 10, test.vectors)
@@ -88,13 +94,9 @@ def coverages(lists: Mapping[str, RowArray], items: int) -> dict[str, float]:
 
 
 def differences(
-    lists: Mapping[str, RowArray],
-    relevant: RowArray,
-    bootstrap: Bootstrap,
-    pairs: Sequence[tuple[str, str, str]],
+    values: Values, bootstrap: Bootstrap, pairs: Sequence[tuple[str, str, str]]
 ) -> list[Difference]:
     """Return the paired difference for each (metric, model, other) of `pairs`."""
-    values = {name: accuracy(ranked, relevant) for name, ranked in lists.items()}
     found = []
     for metric, model, other in pairs:
         left, right = values[model][metric], values[other][metric]
@@ -109,7 +111,9 @@ def differences(
     return found
 
 
-def slices(lists: Mapping[str, RowArray], test: TestSet, bootstrap: Bootstrap) -> list[Slice]:
+def slices(
+    lists: Mapping[str, RowArray], values: Values, test: TestSet, bootstrap: Bootstrap
+) -> list[Slice]:
     """Return figures by length of history, and by training events of the test item.
 
     Histories are cut at their quartiles: what is a short one depends on the data.
@@ -122,33 +126,37 @@ def slices(lists: Mapping[str, RowArray], test: TestSet, bootstrap: Bootstrap) -
         for low, high in bounds:
             inside = _between(lengths, low, high)
             if inside.any():
+                part: Values = {
+                    name: {metric: value[inside] for metric, value in held.items()}
+                    for name, held in values.items()
+                }
                 label = _range_label(max(int(low), int(lengths.min())), high)
-                found.append(_slice("history", label, lists, test.relevant, inside, bootstrap))
+                found.append(_slice("history", label, part, bootstrap))
     known = np.where(test.relevant >= 0, test.item_users[np.maximum(test.relevant, 0)], -1)
     for low, high in EVENT_BUCKETS:
         inside = _between(known, low, high)
-        relevant = np.where(inside, test.relevant, -1)
-        chosen = np.asarray(inside.any(axis=1), dtype=np.bool_)
-        if chosen.any():
-            label = _range_label(low, high)
-            found.append(_slice("training_events", label, lists, relevant, chosen, bootstrap))
+        chosen = np.flatnonzero(inside.any(axis=1))
+        if len(chosen):
+            relevant = np.where(inside[chosen], test.relevant[chosen], -1)
+            part = accuracies({name: ranked[chosen] for name, ranked in lists.items()}, relevant)
+            found.append(_slice("training_events", _range_label(low, high), part, bootstrap))
     return found
 
 
 def _slice(
-    kind: Literal["history", "training_events"],
-    label: str,
-    lists: Mapping[str, RowArray],
-    relevant: RowArray,
-    chosen: BoolArray,
-    bootstrap: Bootstrap,
+    kind: Literal["history", "training_events"], label: str, values: Values, bootstrap: Bootstrap
 ) -> Slice:
-    figures = {}
-    for name, ranked in lists.items():
-        values = accuracy(ranked[chosen], relevant[chosen])
-        columns = np.stack([values[metric] for metric in SLICE_METRICS], axis=1)
-        figures[name] = dict(zip(SLICE_METRICS, bootstrap.estimates(columns), strict=True))
-    return Slice(kind=kind, label=label, users=int(chosen.sum()), metrics=figures)
+    users = len(next(iter(values.values()))[SLICE_METRICS[0]])
+    figures = {
+        name: _means({metric: held[metric] for metric in SLICE_METRICS}, bootstrap)
+        for name, held in values.items()
+    }
+    return Slice(kind=kind, label=label, users=users, metrics=figures)
+
+
+def _means(values: Mapping[str, DoubleArray], bootstrap: Bootstrap) -> dict[str, Estimate]:
+    columns = np.stack(list(values.values()), axis=1)
+    return dict(zip(values, bootstrap.estimates(columns), strict=True))
 
 
 def _between(values: RowArray, low: int, high: int | None) -> BoolArray:

@@ -21,7 +21,7 @@ from features.states import Interactions
 from ranking.baselines import rank
 from ranking.bootstrap import Bootstrap
 from ranking.catalogue import LiveCatalogue
-from ranking.comparison import TestSet, coverages, differences, estimates, slices
+from ranking.comparison import TestSet, accuracies, coverages, differences, estimates, slices
 from ranking.evaluation_result import (
     CURVE,
     AnnRecall,
@@ -52,7 +52,7 @@ class EvaluationConfig(BaseModel):
     resamples: int = Field(default=1000, ge=1, description="Bootstrap resamples.")
     confidence: float = Field(default=0.95, gt=0, lt=1, description="Share inside an interval.")
     most_users: int = Field(default=20_000, ge=1, description="Test users; more are drawn from.")
-    batch: int = Field(default=64, ge=1, description="Users a batch of the pipeline.")
+    batch: int = Field(default=128, ge=1, description="Users a batch of the pipeline.")
     most_ease: int = Field(
         default=20_000, ge=0, description="EASE is left out above so many users and items."
     )
@@ -165,7 +165,8 @@ def _result(
     config: EvaluationConfig,
 ) -> EvaluationResult:
     bootstrap = Bootstrap(config.resamples, config.confidence, config.seed)
-    metrics = estimates(lists, test, bootstrap)
+    values = accuracies(lists, test.relevant)
+    metrics = estimates(lists, values, test, bootstrap)
     coverage = coverages(lists, len(test.vectors))
     others = [name for name in lists if name != "fine"]
     pairs = [(metric, "fine", other) for metric in ("ndcg_at_10", "hr_at_10") for other in others]
@@ -208,8 +209,8 @@ def _result(
             )
             for name in lists
         },
-        differences=differences(lists, test.relevant, bootstrap, pairs),
-        slices=slices(lists, test, bootstrap),
+        differences=differences(values, bootstrap, pairs),
+        slices=slices(lists, values, test, bootstrap),
         ann=ann,
         sources=found.sources,
         timing_ms=stages,

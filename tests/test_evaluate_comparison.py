@@ -10,6 +10,7 @@ LISTS = {
     "first": np.array([[0, 5], [1, 2], [3, 6], [4, 7]]),
     "none": np.full((4, 2), -1),
 }
+VALUES = comparison.accuracies(LISTS, RELEVANT)
 TEST = TestSet(
     relevant=RELEVANT,
     history_lengths=np.array([1, 2, 3, 40]),
@@ -20,7 +21,7 @@ TEST = TestSet(
 
 
 def test_a_perfect_list_and_an_empty_one():
-    found = comparison.estimates(LISTS, TEST, Bootstrap())
+    found = comparison.estimates(LISTS, VALUES, TEST, Bootstrap())
     assert found["first"]["ndcg_at_10"].mean == pytest.approx(1.0)
     assert found["first"]["recall_at_1"].mean == pytest.approx((3 + 0.5) / 4)
     assert found["first"]["diversity_at_10"].mean == pytest.approx(1.0)
@@ -31,7 +32,7 @@ def test_a_perfect_list_and_an_empty_one():
 
 def test_differences_are_paired_and_relative_to_the_other():
     found = comparison.differences(
-        LISTS, RELEVANT, Bootstrap(), [("ndcg_at_10", "first", "none"), ("mrr", "none", "first")]
+        VALUES, Bootstrap(), [("ndcg_at_10", "first", "none"), ("mrr", "none", "first")]
     )
     assert found[0].estimate.mean == pytest.approx(1.0)
     assert np.isnan(found[0].relative)
@@ -39,7 +40,7 @@ def test_differences_are_paired_and_relative_to_the_other():
 
 
 def test_slices_part_users_by_history_and_items_by_training_events():
-    found = comparison.slices(LISTS, TEST, Bootstrap())
+    found = comparison.slices(LISTS, VALUES, TEST, Bootstrap())
     history = [(part.label, part.users) for part in found if part.kind == "history"]
     assert history == [("1", 1), ("2 to 12", 2), ("13 or more", 1)]
     buckets = [(part.label, part.users) for part in found if part.kind == "training_events"]
@@ -50,16 +51,12 @@ def test_slices_part_users_by_history_and_items_by_training_events():
 
 
 def test_one_user_and_no_user():
-    one = TestSet(RELEVANT[:1], np.array([7]), TEST.item_users, 1, TEST.vectors)
-    found = comparison.slices({"first": LISTS["first"][:1]}, one, Bootstrap())
-    assert [(part.kind, part.label, part.users) for part in found] == [
-        ("history", "7", 1),
-        ("training_events", "0", 1),
-    ]
-    nobody = TestSet(RELEVANT[:0], np.array([], dtype=np.int64), TEST.item_users, 0, TEST.vectors)
-    assert comparison.slices({"first": LISTS["first"][:0]}, nobody, Bootstrap()) == []
-    assert np.isnan(
-        comparison.estimates({"first": LISTS["first"][:0]}, nobody, Bootstrap())["first"][
-            "mrr"
-        ].mean
-    )
+    for users, expected in ((1, [("history", "7", 1), ("training_events", "0", 1)]), (0, [])):
+        lists = {"first": LISTS["first"][:users]}
+        lengths = np.full(users, 7)
+        test = TestSet(RELEVANT[:users], lengths, TEST.item_users, users, TEST.vectors)
+        values = comparison.accuracies(lists, test.relevant)
+        found = comparison.slices(lists, values, test, Bootstrap())
+        assert [(part.kind, part.label, part.users) for part in found] == expected
+        mean = comparison.estimates(lists, values, test, Bootstrap())["first"]["mrr"].mean
+        assert mean == 1.0 if users else np.isnan(mean)

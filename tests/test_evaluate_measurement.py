@@ -143,3 +143,11 @@ def test_more_users_than_wanted_are_drawn_from(connection):
     result = evaluated(connection, config=QUICK.model_copy(update={"most_users": 5}))
     assert result.test_users == 5
     assert result.skipped["not_drawn"] == 7
+
+
+def test_without_timed_requests_there_are_no_timings(connection):
+    fill(connection, random_events(6, 10), 10)
+    result = evaluated(connection, config=QUICK.model_copy(update={"latency_requests": 0}))
+    assert result.timing_ms == {}
+    assert np.isnan(EvaluationResult.model_validate_json(result.model_dump_json()).total_ms.p50)
+    assert "n/a ms" in report.render(result)

@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from ranking import comparison, report
+from ranking import charts, comparison, report
 from ranking.bootstrap import Bootstrap
 from ranking.comparison import TestSet
 from ranking.evaluation_result import (
@@ -48,7 +48,8 @@ def made_up_result(users=120, items=600, seed=0, names=tuple(LABELS)):
         vectors=rng.normal(size=(items, 8)).astype(np.float32),
     )
     bootstrap = Bootstrap(resamples=200)
-    metrics = comparison.estimates(lists, test, bootstrap)
+    values = comparison.accuracies(lists, relevant)
+    metrics = comparison.estimates(lists, values, test, bootstrap)
     coverage = comparison.coverages(lists, items)
     pairs = [("ndcg_at_10", "fine", other) for other in names[1:]]
     pairs += [("recall_at_200", "coarse", other) for other in names[2:]]
@@ -82,8 +83,8 @@ def made_up_result(users=120, items=600, seed=0, names=tuple(LABELS)):
             )
             for name in names
         },
-        differences=comparison.differences(lists, relevant, bootstrap, pairs),
-        slices=comparison.slices(lists, test, bootstrap),
+        differences=comparison.differences(values, bootstrap, pairs),
+        slices=comparison.slices(lists, values, test, bootstrap),
         ann=AnnRecall(k=200, recall=0.993, index="flat", queries=users),
         sources={"ann": 0.61, "item_to_item": 0.44, "trending": 0.2, "new": 0.02},
         timing_ms={s: Percentiles(p50=t, p95=2 * t, p99=3 * t) for s, t in stages.items()},
@@ -190,3 +191,12 @@ def test_a_result_survives_its_json_file():
     # One user with one hit has no relative difference to a model without any: null in JSON.
     again = EvaluationResult.model_validate_json(result.model_dump_json())
     assert again.model_dump_json() == result.model_dump_json()
+
+
+def test_labels_at_the_ends_of_lines_keep_their_distance():
+    ends = [{"label": str(n), "recall": value} for n, value in enumerate([0.9, 0.9, 0.01, 0, 0.91])]
+    places = sorted(row["place"] for row in charts._spread(ends))
+    assert min(np.diff(places)) >= 0.05 * 0.91 - 1e-9
+    assert places[0] >= 0
+    order = [row["label"] for row in sorted(charts._spread(ends), key=lambda row: -row["place"])]
+    assert order == ["4", "0", "1", "2", "3"]
