@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import NOW, first, make_histories, make_items, mean_tower, rows_of
 
-from features.errors import ConfigError
+from features.errors import ConfigError, InputError
 from ranking.retrieval.filters import Filters, eligible
 from ranking.retrieval.index import IndexConfig
 from ranking.retrieval.retriever import RetrievalConfig, Retriever
@@ -149,6 +149,25 @@ def test_a_user_vector_that_is_not_finite_still_gives_a_full_list() -> None:
     items = make_items(80, unavailable=0.0)
     retriever = Retriever(lambda h, v: np.full((len(h.lengths), 8), np.nan, np.float32), items)
     assert (retriever.retrieve(make_histories(items, [3]), limit=70).rows >= 0).sum() == 70
+
+
+def test_similar_items_are_ordered_by_cosine_and_by_who_follows() -> None:
+    items = make_items(120, unavailable=0.0)
+    candidates = Retriever(mean_tower, items).similar(9, 20, NOW)
+    assert 9 not in candidates.rows[0]
+    unit = items.vectors / np.linalg.norm(items.vectors, axis=1, keepdims=True)
+    cosine = unit @ unit[9]
+    by_ann = candidates.source_ranks[0, :, 0]
+    rows = candidates.rows[0][np.argsort(np.where(by_ann < 0, 999, by_ann))][:5]
+    assert rows.tolist() == [row for row in np.argsort(-cosine).tolist() if row != 9][:5]
+    assert set(items.neighbours[9]) <= set(candidates.rows[0])
+    assert candidates.dropped[0]["excluded"] == 1
+
+
+def test_more_candidates_than_can_be_told_apart_are_refused() -> None:
+    items = make_items(5)
+    with pytest.raises(InputError, match="at most 100000"):
+        Retriever(mean_tower, items).retrieve(make_histories(items, [1]), limit=100_001)
 
 
 def test_quotas_and_weights_must_name_the_sources() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from features.errors import ConfigError
+from features.errors import ConfigError, InputError
 from ranking.retrieval.exact import Index, padded
 from ranking.retrieval.filters import Filters, eligible
 from ranking.retrieval.fusion import Ask, fuse, no_candidates
@@ -32,6 +32,12 @@ UserTower = Callable[[Histories, FloatArray], FloatArray]
 
 # Without a history nothing is known of the user: trending leads, the others only fill up.
 _COLD_WEIGHT = 1e-3
+
+# Rows around an item that are ordered by cosine for `similar`.
+_COSINE_POOL = 300
+
+MOST_CANDIDATES = 100_000
+"""A request may ask for this many: what :mod:`ranking.retrieval.merge` can tell apart."""
 
 
 class RetrievalConfig(BaseModel):
@@ -147,6 +153,10 @@ class Retriever:
             return no_candidates(B, items.vectors.shape[1], self.source_names)
         vectors = np.nan_to_num(self._user_tower(histories, items.vectors))
         limits = np.full(B, self.config.candidates if limit is None else limit, np.int64)
+        if limits.max() > MOST_CANDIDATES:
+            raise InputError(
+                f"{limits.max()} candidates were asked for, at most {MOST_CANDIDATES} are possible"
+            )
         cold = histories.lengths == 0
         quotas = np.array([self._quotas] * B, np.int64)
         quotas[:, 0] = limits
@@ -154,7 +164,8 @@ class Retriever:
         weights = np.array([self._weights] * B)
         weights[cold] *= np.where(np.arange(weights.shape[1]) == self._trending, 1, _COLD_WEIGHT)
         batch = SourceBatch(histories, vectors, items)
-        return self._run(Ask(batch, filters or Filters.none(B), limits, quotas, weights))
+        ask = Ask(batch, filters or Filters.none(B), limits, quotas, weights)
+        return self._merge(self._search(ask), ask)
 
     def similar(self, row: int, limit: int, now: float, items: Items | None = None) -> Candidates:
         """Return the candidates (1, C) that go with an item, or whose vectors are close to it.
@@ -182,10 +193,27 @@ class Retriever:
         quotas[0, [0, self._item_to_item]] = limit
         batch = SourceBatch(histories, np.nan_to_num(items.vectors[row : row + 1]), items)
         itself = Filters([histories.rows[0]], [np.empty(0, np.int64)], [None])
-        return self._run(Ask(batch, itself, quotas[:, 0], quotas, self._weights[None]))
-
-    def _run(self, ask: Ask) -> Candidates:
+        # The configured weights are those of what users choose next, not of likeness.
+        equal = np.ones(quotas.shape, np.float32)
+        ask = Ask(batch, itself, quotas[:, 0], quotas, equal)
         found = self._search(ask)
+        found[0] = self._by_cosine(batch.user_vectors, max(_COSINE_POOL, 4 * limit), items)
+        return self._merge(found, ask)
+
+    def _by_cosine(self, vector: FloatArray, k: int, items: Items) -> tuple[RowArray, FloatArray]:
+        """Return the k rows of highest inner product with one vector, ordered by cosine.
+
+        Long vectors are those of popular items, which are close to everything by inner product.
+        """
+        _, rows = self.index.search(vector, min(k, len(items)))
+        near = items.vectors[rows[0]]
+        length = np.linalg.norm(near, axis=1) * np.linalg.norm(vector)
+        cosine = (near @ vector[0]) / np.maximum(length, 1e-12)
+        cosine = np.where(rows[0] >= 0, cosine, -np.inf).astype(np.float32)
+        order = np.argsort(-cosine, kind="stable")
+        return rows[:, order], cosine[None, order]
+
+    def _merge(self, found: list[tuple[RowArray, FloatArray]], ask: Ask) -> Candidates:
         merged = self._fuse(found, ask)
         return self._fuse(found, ask) if self._fill(found, merged, ask) else merged
 
