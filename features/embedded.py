@@ -304,6 +304,8 @@ def stop_embedded(home: Path) -> bool:
     with _locked(home):
         server = _postmaster(data)
         if server is None:
+            if not _processes(data):
+                shutil.rmtree(_socket_folder(home), ignore_errors=True)
             return False
         children = server.children(recursive=True)
         for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):

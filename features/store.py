@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
@@ -43,11 +44,15 @@ def _query() -> str:
     """  # noqa: S608 - names of the spec, no input
 
 
-def _seen(refreshed: KeyArray | None, recent: KeyArray | None) -> KeyArray:
+Keys32 = NDArray[np.int32]
+
+
+def _seen(refreshed: Keys32 | None, recent: Keys32 | None) -> KeyArray:
     """Return all seen items, ascending; `refreshed` already is."""
     if recent is None:
-        return refreshed if refreshed is not None else np.empty(0, np.int64)
-    return np.unique(recent if refreshed is None else np.concatenate([refreshed, recent]))
+        return np.empty(0, np.int64) if refreshed is None else refreshed.astype(np.int64)
+    both = recent if refreshed is None else np.concatenate([refreshed, recent])
+    return np.unique(both).astype(np.int64)
 
 
 def _state(row: Sequence[Any]) -> UserState:
@@ -56,7 +61,7 @@ def _state(row: Sequence[Any]) -> UserState:
     return UserState(
         user_id=user_id,
         known=True,
-        item_keys=np.empty(0, np.int64) if keys is None else keys[::-1],
+        item_keys=np.empty(0, np.int64) if keys is None else keys[::-1].astype(np.int64),
         values=np.empty(0, np.float32) if values is None else values[::-1],
         times=np.empty(0, np.float64) if times is None else times[::-1],
         seen_keys=_seen(seen, recent),

@@ -21,7 +21,7 @@ with totals as (
 seen as (
     select
         user_key,
-        array_agg(distinct item_key::bigint) as item_keys
+        array_agg(distinct item_key) as item_keys
     from refreshed_interactions
     group by user_key
 )

@@ -12,11 +12,11 @@ create function user_states(user_ids text[], history_limit integer, at_time time
 returns table (
     user_id text,
     as_of double precision,
-    item_keys bigint[],
+    item_keys integer[],
     item_values real[],
     item_times double precision[],
-    seen_keys bigint[],
-    recent_keys bigint[],
+    seen_keys integer[],
+    recent_keys integer[],
     category_names text[],
     category_events real[],
     category_value_sums real[],
@@ -119,7 +119,7 @@ as $$
                 coalesce(sum(value * value), 0) as value_square_sum,
                 min(occurred_at) as first_at,
                 max(occurred_at) as last_at,
-                array_agg(item_key::bigint) as item_keys
+                array_agg(item_key) as item_keys
             from events
         ),
 
@@ -147,7 +147,7 @@ as $$
     ) as month
     cross join lateral (
         select
-            array_agg(latest.item_key::bigint) as item_keys,
+            array_agg(latest.item_key) as item_keys,
             array_agg(coalesce(latest.value, 'nan')) as item_values,
             array_agg(unix_seconds(latest.occurred_at)) as item_times
         from (
