@@ -23,10 +23,13 @@ from pathlib import Path
 import psutil
 
 from features.errors import ShortlistError
+from ranking.release import current_release
 from serve.config import Settings
 from serve.ray_environment import INSTANCE, Instance, free_port, ray_environment
 
 _STOP_S = 20.0
+# The proxy's configuration follows the replicas within a tenth of a second.
+_QUIET_S = 0.7
 
 
 class StartError(ShortlistError):
@@ -45,17 +48,29 @@ class RunningService:
         Its main process.
     log : Path
         What that process printed.
+    instance : Instance
+        Its directory, and the name that marks its processes.
     """
 
     url: str
     pid: int
     log: Path
-    _instance: Instance = field(repr=False)
+    instance: Instance
     _process: subprocess.Popen[bytes] = field(repr=False)
 
     def alive(self) -> bool:
         """Return whether the main process still runs."""
         return self._process.poll() is None
+
+    def settled(self) -> bool:
+        """Return whether every replica runs and the proxy knows them all.
+
+        A reload of the proxy closes idle connections, so none should follow.
+        """
+        if not self.instance.deployed.exists():
+            return False
+        last = max((path.stat().st_mtime for path in self.instance.proxy_files()), default=0.0)
+        return last < time.time() - _QUIET_S
 
     def stop(self) -> None:
         """End every process of the service and remove its directory; again: nothing."""
@@ -63,10 +78,10 @@ class RunningService:
             self._process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_STOP_S)
-        end_processes(self._instance.name)
+        end_processes(self.instance.name)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5)
-        shutil.rmtree(self._instance.directory, ignore_errors=True)
+        shutil.rmtree(self.instance.directory, ignore_errors=True)
 
     def __enter__(self) -> RunningService:
         """Return itself."""
@@ -97,6 +112,11 @@ def start(settings: Settings, *, timeout_s: float = 90.0) -> RunningService:
         It ended or was not ready in time; the message ends with what it printed last.
     """
     config = settings.serve
+    if current_release(settings.home) is None:
+        raise StartError(
+            f"no release is promoted in {settings.home / 'releases'}; "
+            "run 'shortlist release build' first"
+        )
     if config.port == 0:
         config = config.model_copy(update={"port": free_port(config.host)})
         settings = settings.model_copy(update={"serve": config})
@@ -159,7 +179,7 @@ def _wait_ready(service: RunningService, timeout_s: float) -> None:
     while time.monotonic() < end:
         if not service.alive():
             raise StartError(f"the service ended while it started:\n{_tail(service.log)}")
-        if _answers(f"{service.url}/readyz"):
+        if service.settled() and _answers(f"{service.url}/readyz"):
             return
         time.sleep(0.1)
     raise StartError(

@@ -64,6 +64,8 @@ def main(arguments: list[str]) -> None:
     if "-f" in arguments:
         path = Path(arguments[arguments.index("-f") + 1])
         path.write_text(mend(path.read_text()))
+    # It names this program, which would start itself for ever.
+    os.environ.pop("RAY_SERVE_HAPROXY_BINARY_PATH", None)
     binary = str(get_haproxy_binary())
     os.execv(binary, [binary, *arguments])  # noqa: S606  # no shell is wanted
 

@@ -51,14 +51,13 @@ class Instance:
         return self.directory.name
 
     @property
-    def metrics(self) -> Path:
-        """Where replicas leave their figures."""
-        return self.directory / "metrics"
+    def deployed(self) -> Path:
+        """A file that exists once every replica runs."""
+        return self.directory / "deployed"
 
-    @property
-    def answers(self) -> Path:
-        """Where replicas leave answers for a repeated request id."""
-        return self.directory / "answers"
+    def proxy_files(self) -> list[Path]:
+        """Return the configurations of the proxy, one for each node of Ray."""
+        return list((self.directory / "h").glob("*/haproxy.cfg"))
 
 
 def free_port(host: str = "127.0.0.1") -> int:
@@ -119,6 +118,8 @@ def ray_environment(instance: Instance, config: ServeConfig) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Ray's own ports listen on loopback then, on Linux too.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
@@ -132,6 +133,7 @@ def ray_environment(instance: Instance, config: ServeConfig) -> dict[str, str]:
         "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(ports + 1),
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
         "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "5",
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",
         "RAY_SERVE_HAPROXY_BINARY_PATH": str(_proxy_wrapper(instance)),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(proxy / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(proxy / "admin.sock"),

@@ -19,6 +19,7 @@ from ray.serve.config import HTTPOptions
 from ray.serve.schema import LoggingConfig
 
 from serve.config import Settings
+from serve.ray_environment import Instance
 from serve.replica import Api, FineRanker
 
 # Seconds that a replica gets for the requests it has when it is replaced or stopped.
@@ -88,6 +89,7 @@ def main(directory: Path) -> None:
             logging_config=_logging(),
         )
         ray_serve.run(deploy(settings, directory), name="shortlist", route_prefix="/")
+        Instance(directory).deployed.touch()
         stop.wait()
     finally:
         ray_serve.shutdown()

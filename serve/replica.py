@@ -22,6 +22,7 @@ from serve.config import Settings
 from serve.engine import Engine
 from serve.entrance import install
 from serve.loading import load_ranker, load_serving
+from serve.loopback import bind_to_loopback
 from serve.remote import RankJob, RemoteRankers, join, part
 
 # The release that serves, the one that is about to, and the one before.
@@ -42,6 +43,7 @@ class Api:
     """
 
     def __init__(self, settings: str, directory: str, ranker: Any = None) -> None:  # noqa: ANN401  # Ray has no types
+        bind_to_loopback()
         self._settings = Settings.model_validate_json(settings)
         self._directory = Path(directory)
         self._ranker = ranker
@@ -75,6 +77,7 @@ class FineRanker:
     """
 
     def __init__(self, settings: str) -> None:
+        bind_to_loopback()
         self._settings = Settings.model_validate_json(settings)
         _log_to_file(self._settings, "ranker")
         config = self._settings.serve

@@ -19,7 +19,7 @@ from features.database import DatabaseConfig, connect
 from ranking.release import ReleaseConfig, build_release
 from serve.app import create_app
 from serve.config import ServeConfig, Settings
-from serve.deployment import RunningService, start
+from serve.deployment import RunningService, processes, start
 
 
 def build(url: str, home: Path, name: str, constant: float = 0.0) -> str:
@@ -71,7 +71,8 @@ def in_thread(settings: Settings, directory: Path) -> Iterator[Service]:
     assert not thread.is_alive(), "the application did not stop"
 
 
-def _settings(url: str, home: Path, **serve: object) -> Settings:
+def settings_for(url: str, home: Path, **serve: object) -> Settings:
+    """Return settings for tests: quick polls, any free port."""
     options = {"port": 0, "catalogue_poll_s": 0.1, "release_poll_s": 0.2, "impression_flush_s": 0.1}
     return Settings(
         home=home,
@@ -99,7 +100,7 @@ def api(
     serving_url: str, serving_home: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Service]:
     """The application without Ray."""
-    settings = _settings(serving_url, serving_home)
+    settings = settings_for(serving_url, serving_home)
     with in_thread(settings, tmp_path_factory.mktemp("instance")) as service:
         yield service
 
@@ -109,9 +110,12 @@ def running(
     request: pytest.FixtureRequest, serving_url: str, serving_home: Path
 ) -> Iterator[tuple[Service, RunningService]]:
     """The service on Ray Serve behind HAProxy, in both topologies one after the other."""
-    settings = _settings(serving_url, serving_home, topology=request.param, replicas=2)
+    settings = settings_for(serving_url, serving_home, topology=request.param, replicas=2)
     with start(settings) as service, httpx.Client(base_url=service.url, timeout=30) as client:
         yield Service(settings, client), service
+    assert list(processes(service.instance.name)) == [], "stopping left processes behind"
+    assert not service.instance.directory.exists()
+    service.stop()
 
 
 @pytest.fixture
