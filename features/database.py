@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import psycopg
 from psycopg import AsyncConnection
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import AsyncConnectionPool
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -72,9 +72,12 @@ def resolve_url(config: DatabaseConfig, home: Path) -> str:
 
 
 def _shown(url: str) -> str:
-    """Return `url` without its password, for messages."""
-    password = urlsplit(url).password if "://" in url else None
-    return url.replace(f":{password}@", ":…@") if password else url
+    """Return where `url` leads, without its password, for messages."""
+    try:
+        parts = conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        return "(not a PostgreSQL URL)"
+    return make_conninfo("", **{**parts, "password": None})
 
 
 def connect(url: str, connect_timeout_s: int = 5) -> psycopg.Connection[Any]:
@@ -96,9 +99,9 @@ def connect(url: str, connect_timeout_s: int = 5) -> psycopg.Connection[Any]:
         connection = psycopg.connect(
             url, options=_SESSION_OPTIONS, connect_timeout=connect_timeout_s
         )
-    except psycopg.OperationalError as error:
+    except (psycopg.OperationalError, psycopg.ProgrammingError) as error:
         raise DatabaseUnavailable(
-            f"database url {_shown(url)!r}: {str(error).strip()}; start the embedded server with"
+            f"database {_shown(url)}: {str(error).strip()}; start the embedded server with"
             " 'shortlist db start' or correct SHORTLIST_DATABASE_URL"
         ) from error
     register(connection)

@@ -179,7 +179,13 @@ def test_a_url_of_ones_own_is_used(database_server, home):
 
 
 @pytest.mark.parametrize(
-    "url", ["postgresql://someone:secret@127.0.0.1:1/nothing", "postgresql:///x?host=/nowhere"]
+    "url",
+    [
+        "postgresql://someone:secret@127.0.0.1:1/nothing",
+        "postgresql:///x?host=/nowhere&password=secret",
+        "host=/nowhere password=secret",
+        "nonsense",
+    ],
 )
 def test_no_server_there(url):
     with pytest.raises(DatabaseUnavailable, match="shortlist db start") as caught:
