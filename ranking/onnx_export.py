@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import io
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -49,6 +49,7 @@ def export(
     examples: Mapping[str, NDArray[Any]],
     dynamic: Mapping[str, Sequence[str | None]],
     output: str,
+    dynamic_output: Sequence[str | None],
     metadata: Mapping[str, str],
 ) -> None:
     """Write `module` as one self-contained ONNX file.
@@ -65,34 +66,29 @@ def export(
         For each input, the name of each axis, None for one of fixed size.
     output : str
         Name of the only output.
+    dynamic_output : sequence
+        The names of its axes.
     metadata : mapping of str to str
         Stored in the file.
     """
-    names = {name for axes in dynamic.values() for name in axes if name is not None}
-    axes = {name: torch.export.Dim(name) for name in sorted(names)}
-    shapes = {
-        name: {place: axes[axis] for place, axis in enumerate(dynamic[name]) if axis is not None}
-        for name in examples
-    }
+    file = io.BytesIO()
+    # The TorchScript path: the newer exporter takes 8 s a model where this one takes 0.2 s, of
+    # 90 s that a first training on the sample may take. Both write the same operators.
     with _quiet():
-        program = torch.onnx.export(
+        torch.onnx.export(
             module,
             tuple(torch.from_numpy(np.ascontiguousarray(array)) for array in examples.values()),
+            file,
             input_names=list(examples),
             output_names=[output],
-            dynamic_shapes=tuple(shapes.values()),
+            dynamic_axes={
+                name: {place: axis for place, axis in enumerate(axes) if axis is not None}
+                for name, axes in {**dynamic, output: dynamic_output}.items()
+            },
             opset_version=OPSET,
-            dynamo=True,
-            verbose=False,
+            dynamo=False,
         )
-    assert program is not None
-    model = program.model_proto
-    # Node positions in this machine's source files have no place in a release.
-    for node in model.graph.node:
-        del node.metadata_props[:]
-        node.doc_string = ""
-    for value in (*model.graph.value_info, *model.graph.input, *model.graph.output):
-        del value.metadata_props[:]
+    model = onnx.load_from_string(file.getvalue())
     for key, value in metadata.items():
         entry = model.metadata_props.add()
         entry.key, entry.value = key, value
@@ -102,16 +98,10 @@ def export(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the exporter's remarks on itself (deprecations, torchvision) from the user."""
-    log = logging.getLogger("torch.onnx")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        log.setLevel(level)
+    """Keep what the exporter says of its own age, which no caller can act on, from the user."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def parity(

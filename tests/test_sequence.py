@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from worlds import make_histories, make_items
 
 from features.states import Interactions
 from ranking.retrieval.sequence import (
@@ -12,7 +13,6 @@ from ranking.retrieval.sequence import (
     tower_inputs,
 )
 from ranking.types import Histories
-from worlds import make_histories, make_items
 
 
 def interactions(users: list[int], items: list[int]) -> Interactions:

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from worlds import make_histories, make_items
 
 from features.errors import ReleaseError
 from ranking.onnx_export import parity
@@ -12,7 +13,6 @@ from ranking.retrieval.model import TowerConfig, TwoTower
 from ranking.retrieval.sequence import TOWER_EVENTS, EventLog, tower_inputs
 from ranking.retrieval.train import CoarseConfig, train_towers
 from ranking.types import Histories
-from worlds import make_histories, make_items
 
 ITEMS = 40
 SMALL = TowerConfig(width=8, layers=2, heads=2)

@@ -103,8 +103,12 @@ def collect(
     later : sequence of (m,) int64
         Rows that each user took afterwards: good items, so no negatives.
     """
-    C = max((len(part[0].rows[0]) for part in parts if len(part[0].rows)), default=0)
-    L = max((part[2]["values"].shape[1] for part in parts), default=1)
+    if not parts:
+        nothing = np.empty(0, np.int64)
+        none = np.empty((0, 0), np.int64)
+        return Examples({}, none, none, nothing, nothing, offered=0)
+    C = max(part[0].rows.shape[1] for part in parts)
+    L = max(part[2]["values"].shape[1] for part in parts)
     rows = np.concatenate([_wide(part[0].rows, C, -1) for part in parts])
     history = np.concatenate([_wide(_recent_rows(part[1], L), L, -1) for part in parts])
     inputs = {

@@ -71,5 +71,5 @@ def export_ranker(
         "mask": ("batch", "candidates"),
     }
     path = directory / RANKER
-    export(model, path, examples, axes, "scores", metadata)
+    export(model, path, examples, axes, "scores", ("batch", "candidates"), metadata)
     return parity(model, path, {name: feeds[name] for name in INPUTS}, tolerance)

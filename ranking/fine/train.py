@@ -47,8 +47,8 @@ class FineConfig(BaseModel):
     most_labels: int = Field(
         default=4000, ge=1, description="Labels in all; the latest of each user come first."
     )
-    candidates: int = Field(default=200, ge=2, description="Candidates of each list.")
-    epochs: int = Field(default=8, ge=1, description="Passes over the lists.")
+    candidates: int = Field(default=100, ge=2, description="Candidates of each list.")
+    epochs: int = Field(default=6, ge=1, description="Passes over the lists.")
     batch_lists: int = Field(default=64, ge=1, description="Lists in a batch.")
     learning_rate: float = Field(default=2e-3, gt=0, description="Peak rate of AdamW.")
     weight_decay: float = Field(default=0.05, ge=0, description="Decay of AdamW.")

@@ -40,7 +40,7 @@ def export_item_tower(
     examples = {name: np.zeros((2, array.shape[1]), np.float32) for name, array in feeds.items()}
     axes = dict.fromkeys(feeds, ("items", None))
     path = directory / ITEM_TOWER
-    export(model.items, path, examples, axes, "item_vectors", metadata)
+    export(model.items, path, examples, axes, "item_vectors", ("items", None), metadata)
     with torch.no_grad():
         vectors: FloatArray = model.item_vectors().numpy()
     return vectors, parity(model.items, path, feeds, tolerance)
@@ -73,5 +73,5 @@ def export_user_tower(
         "lengths": ("batch",),
     }
     path = directory / USER_TOWER
-    export(model.users, path, examples, axes, "user_vectors", metadata)
+    export(model.users, path, examples, axes, "user_vectors", ("batch", None), metadata)
     return parity(model.users, path, tower_inputs(histories, vectors), tolerance)

@@ -1,0 +1,138 @@
+import json
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from fixtures_database import Connection
+
+from features.errors import InputError
+from features.spec import spec_hash
+from ranking.fine.model import RankerConfig
+from ranking.fine.train import FineConfig
+from ranking.retrieval.model import TowerConfig
+from ranking.retrieval.train import CoarseConfig
+from ranking.training import TrainingConfig, train
+
+FILES = {
+    "id_vectors.npy",
+    "item_keys.npy",
+    "item_tower.onnx",
+    "item_vectors.npy",
+    "neighbour_scores.npy",
+    "neighbours.npy",
+    "ranker.onnx",
+    "training.json",
+    "trending.npy",
+    "trending_scores.npy",
+    "user_tower.onnx",
+}
+START = 1_000_000_000
+
+
+def config(**more: Any) -> TrainingConfig:
+    return TrainingConfig(
+        threads=1,
+        coarse=CoarseConfig(tower=TowerConfig(width=8), epochs=2, batch_events=256),
+        fine=FineConfig(ranker=RankerConfig(hidden=8, attention_width=4), epochs=2),
+        **more,
+    )
+
+
+def fill(connection: Connection, items: int, histories: list[list[int]]) -> None:
+    with connection.cursor() as cursor:
+        for row in range(items):
+            cursor.execute(
+                "insert into items (item_id, title, categories, attributes, created_at)"
+                " values (%s, 'title', %s, %s, to_timestamp(%s))",
+                (f"i{row}", [f"c{row % 3}"], json.dumps({"year": 1990 + row}), START - 10),
+            )
+        for user, history in enumerate(histories):
+            cursor.execute("insert into users (user_id) values (%s)", (f"u{user}",))
+            for place, row in enumerate(history):
+                cursor.execute(
+                    "insert into interactions"
+                    " (event_id, user_key, item_key, event_type, value, occurred_at)"
+                    " select %s, user_key, item_key, 'view', null, to_timestamp(%s)"
+                    " from users, items where user_id = %s and item_id = %s",
+                    (f"{user}-{place}", START + 60 * place, f"u{user}", f"i{row}"),
+                )
+    connection.commit()
+
+
+def read(run: Any) -> dict[str, Any]:
+    found = json.loads((run / "training.json").read_text())
+    assert {path.name for path in run.iterdir()} == FILES
+    for name in FILES:
+        if name.endswith(".npy"):
+            array = np.load(run / name, allow_pickle=False)
+            assert array.dtype.kind == "i" or np.isfinite(array).all()
+        if name.endswith(".onnx"):
+            stored = {p.key: p.value for p in onnx.load(run / name).metadata_props}
+            assert stored == {"run": found["run"], "spec_hash": spec_hash()}
+    return found
+
+
+def test_a_world_of_cycles(connection, tmp_path):
+    histories = [[(user + step) % 20 for step in range(12)] for user in range(30)]
+    fill(connection, 21, histories)
+    calls: list[tuple[str, int, int]] = []
+    run = train(connection, config(), tmp_path, lambda *call: calls.append(call))
+    found = read(run)
+    assert run.parent == tmp_path / "models"
+    assert [path.name for path in run.parent.iterdir()] == [run.name] == [found["run"]]
+    assert (found["items"], found["users"], found["events"]) == (21, 30, 30 * 11)
+    assert found["events_in_database"] == 30 * 12
+    assert found["labels"] == 60
+    assert 0 < found["labels_retrieved"] <= 60
+    assert found["holdout"] == "last"
+    assert TrainingConfig.model_validate(found["config"]) == config()
+    assert set(found["seconds"]) == {"read", "towers", "lists", "ranker", "export"}
+    assert {step for step, _, _ in calls} >= {"train: towers", "train: lists", "train: ranker"}
+    neighbours = np.load(run / "neighbours.npy")
+    assert neighbours[3, 0] == 4
+    assert (neighbours[20] == -1).all()
+    assert np.load(run / "trending.npy")[-1] == 20
+    again = train(connection, config(), tmp_path)
+    for name in ("item_vectors.npy", "neighbour_scores.npy", "trending_scores.npy"):
+        assert (np.load(run / name) == np.load(again / name)).all()
+    for name in ("user_tower.onnx", "ranker.onnx"):
+        assert weights(run / name) == weights(again / name)
+
+
+def weights(path: Any) -> list[bytes]:
+    graph = onnx.load(path).graph
+    return sorted(
+        onnx.numpy_helper.to_array(initializer).tobytes() for initializer in graph.initializer
+    )
+
+
+def test_three_events_in_all(connection, tmp_path):
+    fill(connection, 2, [[0, 1], [1]])
+    found = read(train(connection, config(), tmp_path))
+    assert (found["events"], found["labels"]) == (2, 0)
+
+
+def test_one_event_of_one_user(connection, tmp_path):
+    fill(connection, 1, [[0]])
+    assert read(train(connection, config(), tmp_path))["events"] == 1
+
+
+def test_holdouts(connection, tmp_path):
+    fill(connection, 4, [[0, 1, 2, 3], [1, 2]])
+    cut = read(train(connection, config(holdout=START + 120.0), tmp_path))
+    assert (cut["holdout"], cut["events"]) == (START + 120.0, 4)
+    with pytest.raises(InputError, match="0 of 6 events with holdout 5"):
+        train(connection, config(holdout=5.0), tmp_path)
+    assert not list((tmp_path / "models").glob(".training-*"))
+
+
+def test_empty_catalogue(connection, tmp_path):
+    with pytest.raises(InputError, match="shortlist load"):
+        train(connection, config(), tmp_path)
+
+
+def test_items_without_events(connection, tmp_path):
+    fill(connection, 3, [])
+    with pytest.raises(InputError, match="0 of 0 events"):
+        train(connection, config(holdout="none"), tmp_path)
