@@ -4,6 +4,7 @@ import gzip
 import lzma
 import time
 from datetime import UTC, datetime
+from importlib.resources import files
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -326,3 +327,11 @@ def test_any_text_is_counted(connection, tmp_path, rows):
         assert report.interactions >= 1
         assert report.interactions + report.rejected == sum(map(bool, rows)) + 1
         assert count(connection, "interactions") == report.interactions
+
+
+def test_the_sample_is_small_and_says_its_terms():
+    folder = files("features") / "sample"
+    assert sum(len(entry.read_bytes()) for entry in folder.iterdir()) < 1_000_000
+    terms = (folder / "TERMS.md").read_text(encoding="utf-8")
+    assert "10.1145/2827872" in terms
+    assert "Not for commercial use" in terms
