@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
-PREFIX = "loadtest-"
-"""Every event id that a load test posts begins with this, and its scenario is ``loadtest``."""
 
 
 class LoadTestFailed(RuntimeError):
@@ -79,8 +77,11 @@ def run(
     Raises
     ------
     LoadTestFailed
-        Locust did not come to its end; the message has the end of what it printed.
+        `people` is empty, or Locust did not come to its end: the message then has the end of
+        what it printed.
     """
+    if not people:
+        raise LoadTestFailed("there is no user to be: expected at least one id of the database")
     with tempfile.TemporaryDirectory() as folder:
         users, report = Path(folder) / "users.json", Path(folder) / "report.json"
         users.write_text(json.dumps([{"id": name, "seen": list(seen)} for name, seen in people]))

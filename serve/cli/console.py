@@ -83,7 +83,8 @@ def table(
     made.heading = heading
     for column in columns:
         if column in right:
-            made.add_column(column, justify="right", no_wrap=True, header_style="dim")
+            # The least width keeps short figures whole where a title could use the room.
+            made.add_column(column, justify="right", no_wrap=True, min_width=2, header_style="dim")
         else:
             made.add_column(
                 column, overflow=overflow, no_wrap=overflow == "ellipsis", header_style="dim"

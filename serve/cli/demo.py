@@ -6,6 +6,7 @@ import json
 import socket
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from rich.panel import Panel
 from features.errors import InputError
 from serve.cli import build, context
 from serve.cli.console import ERR, OUT, Steps, emit, seconds
-from serve.cli.service import Stoppable, Stopped, show
+from serve.cli.service import Stoppable, Stopped
 
 if TYPE_CHECKING:
     import psycopg
@@ -97,8 +98,8 @@ def run(
         result = build.evaluation(settings, connection, made.release, report)
     connection.rollback()
     with steps("measure", f"{TIMED_REQUESTS} requests, one at a time") as report:
-        stages, total = measure(service.url, people)
-    show_figures(settings, result, stages, total)
+        timing = measure(service.url, people)
+    show_figures(settings, result, timing)
     steps.seconds["total"] = round(time.monotonic() - started, 3)
     OUT.print(f"all of it took {seconds(steps.seconds['total'])}")
     figures |= {
@@ -106,8 +107,8 @@ def run(
         "ann_recall_at_200": result.ann_recall_at_200,
         "ndcg_at_10": result.ndcg_at_10,
         "hr_at_10": result.hr_at_10,
-        "timing_ms": stages,
-        "total_ms": total,
+        "timing_ms": timing.stages,
+        "total_ms": timing.total,
     }
     return figures, service
 
@@ -155,18 +156,27 @@ def show_answers(
 ) -> None:
     """Print what each user liked beside what is recommended."""
     from serve.cli.people import liked
-    from serve.cli.tables import liked_table
+    from serve.cli.tables import liked_table, recommended_table
 
     for user, answer in answers:
         OUT.print()
         OUT.print(liked_table(user, liked(connection, user, LIKED)))
-        show(answer, user)
+        OUT.print(recommended_table(answer, user))
     connection.rollback()
     OUT.print()
 
 
-def measure(url: str, people: list[str]) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
-    """Ask for each of `people`, one at a time; return percentiles of each stage and the total."""
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Of many requests: ``p50`` and ``p99`` of each stage and of the total, in milliseconds."""
+
+    stages: dict[str, dict[str, float]]
+    total: dict[str, float]
+    explained: float
+
+
+def measure(url: str, people: list[str]) -> Timing:
+    """Ask for each of `people`, one at a time, and read the service's own stage times."""
     from loadtests.generator import post_request, repeat, run
 
     bodies = [
@@ -178,27 +188,22 @@ def measure(url: str, people: list[str]) -> tuple[dict[str, dict[str, float]], d
     timings = [json.loads(body)["timing_ms"] for body in measured.bodies]
     found = {}
     for stage in timings[0]:
-        p50, p99 = np.percentile([timing.get(stage, 0.0) for timing in timings], (50, 99))
+        p50, p99 = np.percentile([timing[stage] for timing in timings], (50, 99))
         found[stage] = {"p50": round(float(p50), 4), "p99": round(float(p99), 4)}
-    total = found.pop("total")
-    return found, total
+    sums = {stage: sum(timing[stage] for timing in timings) for stage in found}
+    total = sums.pop("total")
+    return Timing(found, found.pop("total"), sum(sums.values()) / total)
 
 
-def show_figures(
-    settings: Settings,
-    result: EvaluationResult,
-    stages: dict[str, dict[str, float]],
-    total: dict[str, float],
-) -> None:
+def show_figures(settings: Settings, result: EvaluationResult, timing: Timing) -> None:
     """Print the waterfall of the medians and the evaluation, and where its report is."""
     from ranking.evaluate import report_path
     from serve.cli.tables import evaluation_table, waterfall
 
-    medians = {stage: row["p50"] for stage, row in stages.items()}
+    medians = {stage: row["p50"] for stage, row in timing.stages.items()}
+    heading = f"Median of {TIMED_REQUESTS} requests, as the service measured them"
     OUT.print()
-    OUT.print(
-        waterfall(medians, total["p50"], f"Median of {TIMED_REQUESTS} requests, in the service")
-    )
+    OUT.print(waterfall(medians, timing.total["p50"], heading, timing.explained))
     OUT.print()
     OUT.print(evaluation_table(result))
     OUT.print(f"report: {report_path(settings.home, result.release)}", soft_wrap=True)

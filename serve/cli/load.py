@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from features.errors import InputError
+from features.errors import InputError, ShortlistError
 from serve.cli import context
 from serve.cli.console import ERR, OUT, emit, progress, table
 from serve.cli.data import Json
@@ -65,6 +65,8 @@ def loadtest(
         try:
             with progress() as report:
                 found = locust.run(url.rstrip("/"), people, load, report)
+        except locust.LoadTestFailed as error:
+            raise ShortlistError(str(error)) from error
         finally:
             if not keep_events:
                 forget_load(connection)

@@ -37,7 +37,8 @@ def recommended_table(answer: Mapping[str, Any], user_id: str) -> Group:
     )
     for place, item in enumerate(answer["items"], 1):
         title = str((item.get("fields") or {}).get("title") or item["id"])
-        sources = ", ".join(f"{hit['name']} {hit['rank'] + 1}" for hit in item["sources"])
+        best_first = sorted(item["sources"], key=lambda hit: int(hit["rank"]))
+        sources = ", ".join(f"{hit['name']} {hit['rank'] + 1}" for hit in best_first)
         score = "" if item["score"] is None else f"{item['score']:.3f}"
         rows.add_row(str(place), _short(title), score, escape(sources))
     notes = [Text(f"{note['code']}: {note['detail']}", "yellow") for note in answer["notes"]]
@@ -48,7 +49,9 @@ def _short(title: str) -> str:
     return escape(title if len(title) <= TITLE else title[: TITLE - 1] + "…")
 
 
-def waterfall(timing_ms: Mapping[str, float], total_ms: float, title: str) -> Table:
+def waterfall(
+    timing_ms: Mapping[str, float], total_ms: float, title: str, explained: float | None = None
+) -> Table:
     """Return the stages as bars, each beginning where the one before it ends.
 
     Parameters
@@ -59,6 +62,9 @@ def waterfall(timing_ms: Mapping[str, float], total_ms: float, title: str) -> Ta
         What the server measured for the whole request.
     title : str
         Heading.
+    explained : float, optional
+        Share of the total that the stages explain, where it is not that of these figures:
+        medians of stages do not add up to the median of their sum.
     """
     rows = table(title, "stage", "ms", "share", "", right=("ms", "share"))
     scale = max(total_ms, sum(timing_ms.values()), 1e-9)
@@ -66,7 +72,8 @@ def waterfall(timing_ms: Mapping[str, float], total_ms: float, title: str) -> Ta
     for stage, took in timing_ms.items():
         rows.add_row(stage, f"{took:.2f}", f"{took / scale:.0%}", _bar(begun, took, scale))
         begun += took
-    explained = sum(timing_ms.values()) / total_ms if total_ms else 1.0
+    if explained is None:
+        explained = sum(timing_ms.values()) / total_ms if total_ms else 1.0
     rows.add_row("total", f"{total_ms:.2f}", "", f"[dim]stages explain {explained:.1%}[/]")
     return rows
 
