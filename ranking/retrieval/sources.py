@@ -95,20 +95,21 @@ class ItemToItemSource:
         latest = min(self._latest, histories.rows.shape[1])
         at = histories.lengths[:, None] - 1 - np.arange(latest)  # (B, latest)
         known = at >= 0
-        recent = np.where(known, np.take_along_axis(histories.rows, np.maximum(at, 0), 1), 0)
-        rows = items.neighbours[recent, : self._width].astype(np.int64)  # (B, latest, M)
-        values = items.neighbour_scores[recent, : self._width] * self._weights[:latest, None]
-        rows[~known] = -1
+        recent = histories.rows[np.arange(B)[:, None], np.maximum(at, 0)]
+        near = items.neighbours.take(np.where(known, recent, 0), axis=0)  # (B, latest, M)
+        values = items.neighbour_scores.take(np.where(known, recent, 0), axis=0)
+        rows = np.where(known[..., None], near, -1)[..., : self._width].astype(np.int64)
+        values = values[..., : self._width] * self._weights[:latest, None]
         groups = group(rows.reshape(B, -1))
-        # A neighbour of negative score is no recommendation; `best` needs scores >= 0.
-        sums = np.maximum(groups.sum(values.reshape(B, -1)), 0)
-        sums[groups.rows < 0] = 0
+        # A neighbour without a positive score is no recommendation.
+        sums = groups.sum(values.reshape(B, -1))
         top = best(sums, k)
         out_scores, out_rows = padded(B, k)
-        found = np.take_along_axis(sums, top, 1)
+        here = np.arange(B)[:, None]
+        found, items_found = sums[here, top], groups.rows[here, top]
         keep = found > 0
         out_scores[:, : top.shape[1]] = np.where(keep, found, -np.inf)
-        out_rows[:, : top.shape[1]] = np.where(keep, np.take_along_axis(groups.rows, top, 1), -1)
+        out_rows[:, : top.shape[1]] = np.where(keep, items_found, -1)
         return out_rows, out_scores
 
 
