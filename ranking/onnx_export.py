@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -71,14 +70,13 @@ def export(
     metadata : mapping of str to str
         Stored in the file.
     """
-    file = io.BytesIO()
     # The TorchScript path: the newer exporter takes 8 s a model where this one takes 0.2 s, of
     # 90 s that a first training on the sample may take. Both write the same operators.
     with _quiet():
         torch.onnx.export(
             module,
             tuple(torch.from_numpy(np.ascontiguousarray(array)) for array in examples.values()),
-            file,
+            path,
             input_names=list(examples),
             output_names=[output],
             dynamic_axes={
@@ -88,7 +86,7 @@ def export(
             opset_version=OPSET,
             dynamo=False,
         )
-    model = onnx.load_from_string(file.getvalue())
+    model = onnx.load(path)
     for key, value in metadata.items():
         entry = model.metadata_props.add()
         entry.key, entry.value = key, value

@@ -12,7 +12,7 @@ from ranking.retrieval.sequence import latest, log_gaps
 from ranking.types import Candidates, FloatArray, Histories, Items
 
 # Latest events that the ranker's target attention reads.
-RANKER_EVENTS = 50
+RANKER_EVENTS = 32
 
 
 def ranker_inputs(
@@ -52,18 +52,23 @@ def ranker_inputs(
     d = items.vectors.shape[1]
     real = candidates.rows >= 0
     history = np.zeros((B, max(L, 1), d), np.float32)
-    known = recent.rows >= 0
-    history[:, :L][known] = items.vectors[recent.rows[known]]
+    if L and len(items):
+        history[:] = items.vectors[recent.rows]
+        history[recent.rows < 0] = 0.0
     values = np.zeros((B, max(L, 1)), np.float32)
     values[:, :L] = recent.values
     gaps = np.zeros((B, max(L, 1)), np.float32)
     gaps[:, :L] = log_gaps(recent.times, recent.lengths, recent.now)
     pair = np.concatenate([cross, candidate_features(candidates, histories, items)], axis=2)
+    vectors = candidates.vectors
+    if not real.all():
+        item_features = np.where(real[..., None], item_features, np.float32(0))
+        vectors = np.where(real[..., None], vectors, np.float32(0))
     return {
         "user": users,
-        "item": np.where(real[..., None], item_features, 0.0).astype(np.float32),
+        "item": item_features,
         "pair": pair,
-        "candidates": np.where(real[..., None], candidates.vectors, 0.0).astype(np.float32),
+        "candidates": vectors,
         "history": history,
         "values": values,
         "log_gaps": gaps,

@@ -33,7 +33,7 @@ class TowerConfig(BaseModel):
     width: int = Field(default=64, ge=4, description="Length d of user and item vectors.")
     layers: int = Field(default=2, ge=1, description="Transformer layers of the user tower.")
     heads: int = Field(default=2, ge=1, description="Attention heads; divides the width.")
-    dropout: float = Field(default=0.2, ge=0, lt=1, description="Dropout between layers.")
+    dropout: float = Field(default=0.1, ge=0, lt=1, description="Dropout between layers.")
     id_dropout: float = Field(
         default=0.1, ge=0, lt=1, description="Share of items that train on attributes alone."
     )

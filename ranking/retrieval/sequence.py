@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from features.store import Interactions
 
 # The tower reads this many latest events; more cost time on every request and gained nothing.
-TOWER_EVENTS = 100
+TOWER_EVENTS = 64
 
 
 @dataclass(frozen=True, slots=True)
