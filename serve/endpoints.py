@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from features.errors import InputError
 from features.events import record_events_async
@@ -86,7 +87,10 @@ class Endpoints:
     ) -> Outcome:
         """GET /v1/users/{id}/recommendations."""
         query = decode_query(scope, RecommendationQuery, _LISTS)
-        request = RecommendationRequest(check_id(identifier), **msgspec.structs.asdict(query))
+        given = msgspec.structs.asdict(query).items()
+        request = RecommendationRequest(
+            check_id(identifier), **{name: value for name, value in given if value is not UNSET}
+        )
         return await self._answer(request, receive, arrived)
 
     async def _answer(
@@ -125,7 +129,9 @@ class Endpoints:
         except InputError:
             raise _unknown_item(identifier) from None
         retrieved = time.perf_counter()
-        items = items_out(ranking.items, serving.catalogue, query.fields)
+        items = items_out(
+            ranking.items, serving.catalogue, None if query.fields is UNSET else query.fields
+        )
         ended = time.perf_counter()
         timing = {
             "parse": (started - arrived) * 1e3,

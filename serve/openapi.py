@@ -91,13 +91,8 @@ def _path_parameter() -> dict[str, Any]:
 def _query_parameters(schema: dict[str, Any], query: type[msgspec.Struct]) -> list[dict[str, Any]]:
     found = []
     for name in query.__struct_fields__:
-        declared = schema["properties"][name]
-        # A parameter that is null is left out.
-        variants = [v for v in declared.get("anyOf", [declared]) if v.get("type") != "null"]
-        shown = {k: v for k, v in declared.items() if k not in ("anyOf", "default")} | variants[0]
-        if declared.get("default") is not None:
-            shown["default"] = declared["default"]
-        parameter = {"name": name, "in": "query", "schema": shown}
+        shown = dict(schema["properties"][name])
+        parameter: dict[str, Any] = {"name": name, "in": "query", "schema": shown}
         if "description" in shown:
             parameter["description"] = shown.pop("description")
         found.append(parameter)
@@ -107,9 +102,15 @@ def _query_parameters(schema: dict[str, Any], query: type[msgspec.Struct]) -> li
 def _body_schema(route: Route) -> dict[str, Any]:
     if route.body in (Event | list[Event], Item | list[Item]):
         row = {"$ref": _REF.format(name="Event" if route.name == "events" else "Item")}
-        return {
-            "anyOf": [row, {"type": "array", "items": row, "minItems": 1, "maxItems": MAX_ROWS}]
+        # Whatever a row is, the list is taken and the row answered for.
+        rows = {
+            "type": "array",
+            "description": "Each row is judged alone.",
+            "items": {"anyOf": [row, {}]},
+            "minItems": 1,
+            "maxItems": MAX_ROWS,
         }
+        return {"anyOf": [row, rows]}
     return {"$ref": _REF.format(name=route.body.__name__)}
 
 

@@ -92,7 +92,7 @@ class ProblemError(ShortlistError):
         )
 
 
-_PLACE = re.compile(r" - at `(?:key in )?\$?([^`]*)`$")
+_PLACE = re.compile(r" - at (?:`key` in )?`\$?([^`]*)`$")
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 _MISSING = re.compile(r"missing required field `([^`]*)`")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from serve import schemas
 
@@ -15,24 +15,24 @@ class RecommendationQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """Query parameters of the GET twin; a list is given by repeating its parameter."""
 
     count: schemas.Count = 20
-    scenario: schemas.Label | None = None
+    scenario: schemas.Label | UnsetType = UNSET
     context_item_ids: Annotated[list[schemas.Id], Meta(max_length=100)] = []
     exclude_item_ids: Annotated[list[schemas.Id], Meta(max_length=schemas.MAX_EXCLUDED)] = []
     exclude_seen: bool = True
     categories: Annotated[list[schemas.Category], Meta(max_length=64)] = []
     diversity: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    category_cap: Annotated[int, Meta(ge=1, le=schemas.MAX_COUNT)] | None = None
+    category_cap: Annotated[int, Meta(ge=1, le=schemas.MAX_COUNT)] | UnsetType = UNSET
     pins: Annotated[list[schemas.Id], Meta(max_length=100)] = []
-    fields: schemas.FieldNames | None = None
-    deadline_ms: Annotated[int, Meta(ge=1, le=60_000)] | None = None
-    request_id: schemas.Id | None = None
+    fields: schemas.FieldNames | UnsetType = UNSET
+    deadline_ms: Annotated[int, Meta(ge=1, le=60_000)] | UnsetType = UNSET
+    request_id: schemas.Id | UnsetType = UNSET
 
 
 class SimilarQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """Query parameters of similar items."""
 
     count: schemas.Count = 20
-    fields: schemas.FieldNames | None = None
+    fields: schemas.FieldNames | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True)

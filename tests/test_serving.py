@@ -156,5 +156,5 @@ def test_a_taken_port_is_said(served):
 
 
 def test_starting_without_a_release_says_what_to_do(tmp_path, serving_url):
-    with pytest.raises(StartError, match="no release is promoted in .*; run 'shortlist release"):
+    with pytest.raises(StartError, match=r"no release is promoted in .*; run 'shortlist release"):
         start(settings_for(serving_url, tmp_path))
