@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,7 +20,8 @@ from fixtures_database import Server
 from tiny_run import make_run
 
 from features.database import connect
-from ranking.release import ReleaseConfig, build_release
+from ranking.release import ReleaseConfig, build_release, current_release
+from serve.cli.build import usable_release
 
 KEYS = {
     "users",
@@ -130,3 +132,14 @@ def test_a_taken_port(world: dict[str, str]) -> None:
     assert result.returncode == 1
     assert f"--port {port} is taken" in result.stderr
     assert family(world) == []
+
+
+def test_a_damaged_release_is_made_anew(world: dict[str, str], tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    shutil.copytree(world["SHORTLIST_HOME"], home, symlinks=True)
+    assert usable_release(home) == current_release(home)
+    damaged = home / "releases" / "current" / "ranker.onnx"
+    damaged.chmod(0o644)
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+    assert usable_release(home) is None
+    assert usable_release(tmp_path) is None

@@ -6,7 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from features.errors import ConfigError, InputError
+from rich.markup import escape
+
+from features.errors import ConfigError, InputError, ShortlistError
+from serve.cli.console import ERR
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,30 +40,51 @@ class Made:
 def build(settings: Settings, connection: psycopg.Connection[Any], steps: Steps) -> Made:
     """Load the sample, refresh, train and build a release, as far as any is missing."""
     from features import load, refresh, schema
-    from ranking.release import current_release
 
     with steps("schema", "Tables and views are applied"):
-        schema.apply(connection)
+        applied = schema.apply(connection)
     users, items, interactions = counts(connection)
-    fresh = interactions == 0
-    if fresh:
+    if interactions == 0:
         with steps("load", "The MovieLens sample is loaded") as report:
             # As if it ended today: trending and new items mean something then.
             load.load(connection, "sample", rebase_to_now=True, progress=report)
         users, items, interactions = counts(connection)
     else:
         steps.skip("load", f"{users:,} users, {items:,} items, {interactions:,} interactions")
-    current = current_release(settings.home)
-    if fresh or current is None:
+    # A view that was made anew is empty until it is refreshed.
+    if applied or not is_refreshed(connection):
         with steps("features", "Features are computed in SQL") as report:
             refresh.refresh(connection, report)
     else:
         steps.skip("features", "Features")
-    if fresh or current is None:
+    current = usable_release(settings.home)
+    if current is None:
         current = make_release(settings, connection, steps)
     else:
         steps.skip("release", f"Release {current}")
     return Made(users, items, interactions, current)
+
+
+def usable_release(home: Path) -> str | None:
+    """Return the current release if it is whole and this version can serve it."""
+    from ranking.release import current_release, load_release, release_path
+
+    current = current_release(home)
+    if current is None:
+        return None
+    try:
+        load_release(release_path(home, current))
+    except ShortlistError as error:
+        ERR.print(f"making a new release, since {current} cannot be served: {escape(str(error))}")
+        return None
+    return current
+
+
+def is_refreshed(connection: psycopg.Connection[Any]) -> bool:
+    """Return whether the feature views were ever filled."""
+    with connection.transaction():
+        row = connection.execute("select exists (select from feature_refreshes)").fetchone()
+    return row is not None and bool(row[0])
 
 
 def counts(connection: psycopg.Connection[Any]) -> tuple[int, int, int]:
