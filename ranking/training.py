@@ -70,7 +70,7 @@ class TrainingConfig(BaseModel):
     threads: int = Field(default=0, ge=0, description="CPU threads of torch; 0: all cores.")
     coarse: CoarseConfig = Field(default=CoarseConfig(), description="The two towers.")
     further_epochs: int = Field(
-        default=1, ge=0, description="Passes over all events after the ranker's labels were made."
+        default=2, ge=0, description="Passes over all events after the ranker's labels were made."
     )
     covisitation: CovisitationConfig = Field(
         default=CovisitationConfig(), description="Item-to-item neighbours."
@@ -81,7 +81,13 @@ class TrainingConfig(BaseModel):
     trending_items: int = Field(default=1000, ge=1, description="Items in the trending list.")
     fine: FineConfig = Field(default=FineConfig(), description="The ranker.")
     retrieval: RetrievalConfig = Field(
-        default=RetrievalConfig(), description="How the ranker's candidates are found."
+        default=RetrievalConfig(
+            weights={"ann": 1.0, "item_to_item": 1.0, "trending": 0.2, "new_items": 0.2},
+            rank_constant=20.0,
+            recency_decay=0.8,
+        ),
+        description="How candidates are found, for the ranker's lists and in the release. The "
+        "defaults were tuned on the sample's last-but-one events (docs/quality-log.md).",
     )
     parity_tolerance: float = Field(
         default=1e-3,
@@ -279,11 +285,11 @@ def _coarse(
 ) -> _Coarse:
     coarse = config.coarse
     if start is not None:
-        # A third of the peak rate: the ranker has learnt on the vectors as they are.
+        # Half the peak rate: the ranker has learnt on the vectors as they are.
         coarse = coarse.model_copy(
             update={
                 "epochs": config.further_epochs,
-                "learning_rate": coarse.learning_rate / 3,
+                "learning_rate": coarse.learning_rate / 2,
             }
         )
     model = train_towers(log, attributes, coarse, config.seed, start, steps.report)

@@ -30,7 +30,7 @@ class CovisitationConfig(BaseModel):
         default=0.2, ge=0, description="Weight of a pair whose candidate came first; else 1."
     )
     damping: float = Field(
-        default=0.3, ge=0, le=1, description="Exponent of the items' event counts in the divisor."
+        default=0.25, ge=0, le=1, description="Exponent of the items' event counts in the divisor."
     )
 
 

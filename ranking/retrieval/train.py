@@ -29,7 +29,7 @@ class CoarseConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     tower: TowerConfig = Field(default=TowerConfig(), description="Sizes of the towers.")
-    epochs: int = Field(default=4, ge=1, description="Passes over the training events.")
+    epochs: int = Field(default=3, ge=1, description="Passes over the training events.")
     learning_rate: float = Field(default=4e-3, gt=0, description="Peak rate of AdamW.")
     weight_decay: float = Field(default=0.01, ge=0, description="Decay of AdamW.")
     batch_events: int = Field(
