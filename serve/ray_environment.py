@@ -125,6 +125,8 @@ def ray_environment(instance: Instance, config: ServeConfig) -> dict[str, str]:
         "RAY_AUTH_TOKEN_PATH": str(token),
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+        # Bytes: a full batch for the ranker of `split` has 15 MB, four times the default.
+        "RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(256 * 2**20),
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve.entrance:middlewares",
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(replicas),
         "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(replicas + _REPLICA_PORTS),

@@ -45,6 +45,9 @@ class Server:
         yield self.create(name, template)
         self._admin.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
 
+    def execute(self, statement: str) -> None:
+        self._admin.execute(statement)
+
     def close(self) -> None:
         self._admin.close()
 

@@ -1,0 +1,119 @@
+"""Odd catalogues, and a database that goes away: answers stay documented."""
+
+from __future__ import annotations
+
+import time
+
+from fixtures_database import Server
+from fixtures_serving import Service, build, in_thread, settings_for
+
+from features.database import connect
+from features.refresh import refresh
+
+
+def service_on(url: str, tmp_path, fill=lambda connection: None):
+    with connect(url) as connection:
+        fill(connection)
+        connection.commit()
+        refresh(connection)
+    build(url, tmp_path, "run")
+    return in_thread(settings_for(url, tmp_path), tmp_path / "instance")
+
+
+def ids(answer: dict) -> list[str]:
+    return [item["id"] for item in answer["items"]]
+
+
+def test_an_empty_catalogue(database_url, tmp_path):
+    with service_on(database_url, tmp_path) as api:
+        answer = api.recommend("anyone", 10)
+        assert answer["status"] == "short"
+        assert answer["items"] == []
+        assert "short" in [note["code"] for note in answer["notes"]]
+        assert api.client.get("/v1/items/1/similar").status_code == 404
+        # It can be filled while it serves.
+        rows = [{"item_id": f"i{n}", "title": f"Item {n}"} for n in range(3)]
+        assert api.client.put("/v1/items", json=rows).json()["accepted"] == 3
+        end = time.monotonic() + 10
+        while len(api.recommend("anyone", 10)["items"]) < 3 and time.monotonic() < end:
+            time.sleep(0.05)
+        assert set(ids(api.recommend("anyone", 10))) == {"i0", "i1", "i2"}
+
+
+def test_one_user_and_fewer_items_than_wanted(database_url, tmp_path):
+    def fill(connection) -> None:
+        connection.execute(
+            "insert into items (item_id, title, categories, created_at)"
+            " select 'i' || n, 'Item ' || n, array['A'], now() from generate_series(1, 4) n"
+        )
+        connection.execute("insert into users (user_id) values ('only')")
+        connection.execute(
+            "insert into interactions (user_key, item_key, event_type, value, occurred_at)"
+            " select user_key, item_key, 'rating', 5, now() - interval '1 hour'"
+            " from users, items where item_id = 'i1'"
+        )
+
+    with service_on(database_url, tmp_path, fill) as api:
+        answer = api.recommend("only", 10)
+        assert answer["status"] == "short"
+        assert set(ids(answer)) == {"i2", "i3", "i4"}
+        # Items without any interaction are found and have neighbours too.
+        similar = api.client.get("/v1/items/i4/similar", params={"count": 3}).json()
+        assert set(ids(similar)) == {"i1", "i2", "i3"}
+        for item in ("i2", "i3", "i4"):
+            event = {"event_id": item, "user_id": "only", "item_id": item}
+            assert api.client.post("/v1/events", json=event).json()["accepted"] == 1
+        assert ids(api.recommend("only", 10)) == []
+        assert len(ids(api.recommend("only", 10, exclude_seen=False))) == 4
+
+
+def unavailable(answer) -> None:
+    assert answer.status_code == 503, answer.text
+    assert answer.json()["code"] == "database_unavailable"
+    assert int(answer.headers["retry-after"]) >= 1
+
+
+def test_a_lost_database_is_a_503(database_server: Server, database_url, tmp_path):
+    def fill(connection) -> None:
+        connection.execute("insert into items (item_id, title) values ('i1', 'One')")
+
+    with service_on(database_url, tmp_path, fill) as api:
+        assert api.client.get("/readyz").status_code == 200
+        name = api.database_url.split("/")[3].split("?")[0]
+        database_server.execute(f'alter database "{name}" allow_connections false')
+        database_server.execute(
+            f"select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}'"
+        )
+        body = {"user_id": "u"}
+        unavailable(api.client.post("/v1/recommendations", json=body))
+        event = {"event_id": "e", "user_id": "u", "item_id": "i1"}
+        unavailable(api.client.post("/v1/events", json=event))
+        unavailable(api.client.put("/v1/items", json={"item_id": "i2"}))
+        unavailable(api.client.delete("/v1/items/i1"))
+        ready = api.client.get("/readyz")
+        assert ready.status_code == 503
+        assert not ready.json()["checks"][0]["passed"]
+        assert api.client.get("/healthz").status_code == 200
+        assert api.client.get("/metrics").status_code == 200
+        database_server.execute(f'alter database "{name}" allow_connections true')
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            if api.client.post("/v1/recommendations", json=body).status_code == 200:
+                break
+            time.sleep(0.2)
+        assert api.client.get("/readyz").status_code == 200
+
+
+def test_a_service_without_a_release_says_so(database_url, tmp_path):
+    settings = settings_for(database_url, tmp_path)
+    with in_thread(settings, tmp_path / "instance") as api:
+        for answer in (
+            api.client.post("/v1/recommendations", json={"user_id": "u"}),
+            api.client.get("/v1/items/1/similar"),
+        ):
+            assert answer.status_code == 503
+            assert answer.json()["code"] == "not_ready"
+        ready = api.client.get("/readyz").json()
+        assert "shortlist release build" in ready["checks"][1]["detail"]
+        assert api.client.get("/v1/releases").json() == {"serving": None, "releases": []}
+        assert isinstance(api, Service)
