@@ -15,6 +15,8 @@ import json
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -155,9 +157,7 @@ async def _in_process(settings: Settings, people: Sequence[str], requests: int) 
         async with Engine(settings, Path(folder)) as engine:
             serving = engine.holder.serving
             if serving is None:
-                raise ReleaseError(
-                    f"{settings.home} has no release to measure: run 'shortlist demo --build-only'"
-                )
+                raise SystemExit(f"error: no release of {settings.home} can be served")
             for request in wanted:
                 started = time.perf_counter()
                 states = await engine.store.user_states([request.user_id])
@@ -169,11 +169,27 @@ async def _in_process(settings: Settings, people: Sequence[str], requests: int) 
 
 
 def in_process(settings: Settings, people: Sequence[str], requests: int) -> dict[str, float]:
-    """Measure user state, pipeline and JSON encoding, called in one thread of this process."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        took = runner.run(_in_process(settings, people, requests))
-    p50, p99 = np.percentile(took, (50, 99))
-    return {"p50_ms": float(p50), "p99_ms": float(p99), "qps": len(took) / sum(took) * 1e3}
+    """Measure user state, pipeline and JSON encoding, called in one thread of one process.
+
+    The process is fresh, and has the environment of a replica: libraries decide how many
+    threads they use when they are imported.
+    """
+    job = {"settings": settings.model_dump(mode="json"), "people": people, "requests": requests}
+    result = subprocess.run(
+        [sys.executable, "-m", "loadtests.bench"],
+        input=json.dumps(job),
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    if result.returncode != 0:
+        raise ReleaseError(
+            f"the stages could not be measured in process (see above); is there a release in "
+            f"{settings.home}? 'shortlist demo --build-only' makes one"
+        )
+    found: dict[str, float] = json.loads(result.stdout.splitlines()[-1])
+    return found
 
 
 def run(
@@ -223,3 +239,20 @@ def run(
         "client": "keep-alive connections of one uvloop process, loadtests/generator.py",
         "machine": about,
     }
+
+
+def _main() -> None:
+    """Measure in process what stdin says; print the figures as JSON."""
+    from serve.config import Settings
+
+    job = json.load(sys.stdin)
+    settings = Settings.model_validate(job["settings"])
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        took = runner.run(_in_process(settings, job["people"], job["requests"]))
+    p50, p99 = np.percentile(took, (50, 99))
+    found = {"p50_ms": float(p50), "p99_ms": float(p99), "qps": len(took) / sum(took) * 1e3}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    _main()

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from features.errors import SchemaError
+
 if TYPE_CHECKING:
     import psycopg
 
@@ -69,12 +71,19 @@ def _is_last(users: int) -> bool:
 
 @contextmanager
 def connected(wanted: Settings) -> Iterator[psycopg.Connection[Any]]:
-    """Yield a connection for one job."""
+    """Yield a connection for one job; a table that is missing is said with the next step."""
+    from psycopg.errors import UndefinedTable
+
     from features.database import connect
 
     with database(wanted) as url:
         connection = connect(url)
         try:
             yield connection
+        except UndefinedTable as error:
+            missing = str(error).splitlines()[0]
+            raise SchemaError(
+                f"{missing}: run 'shortlist db apply', then 'shortlist load'"
+            ) from error
         finally:
             connection.close()

@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from rich.panel import Panel
 
@@ -177,6 +176,8 @@ class Timing:
 
 def measure(url: str, people: list[str]) -> Timing:
     """Ask for each of `people`, one at a time, and read the service's own stage times."""
+    import numpy as np
+
     from loadtests.generator import post_request, repeat, run
 
     bodies = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from typing import Annotated, Any
 
@@ -106,8 +105,6 @@ def bench_serve(
     as_json: Json = False,
 ) -> None:
     """Compare the stages in process with `colocated` and `split` over HTTP, in one run."""
-    # Before Faiss is imported, so that the stages run here as they do in the service.
-    os.environ["OMP_NUM_THREADS"] = "1"
     from loadtests import bench as job
     from serve.cli.people import forget_load, sample_users
 

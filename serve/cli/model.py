@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from features.errors import InputError
-from ranking.protocols import ProtocolName
 from serve.cli import context
 from serve.cli.console import ERR, OUT, emit, progress
 from serve.cli.data import Json
@@ -96,7 +95,7 @@ def evaluate(
         str | None, typer.Argument(metavar="RELEASE", help="Release; none: the current one.")
     ] = None,
     protocol: Annotated[
-        ProtocolName, typer.Option(help="Which events are the test.")
+        Literal["leave-last-out", "time-split"], typer.Option(help="Which events are the test.")
     ] = "leave-last-out",
     as_json: Json = False,
 ) -> None:
