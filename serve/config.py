@@ -198,7 +198,7 @@ def _check_known(variable: str, keys: list[str]) -> None:
     model: type[BaseModel] | None = Settings
     for depth, key in enumerate(keys):
         fields = model.model_fields if model is not None else {}
-        inner = _model_in(fields[key].annotation) if key in fields else None
+        inner = model_in(fields[key].annotation) if key in fields else None
         if key not in fields or (depth == len(keys) - 1 and inner is not None):
             start = PREFIX + "".join(f"{part.upper()}__" for part in keys[:depth])
             hint = nearest(key, fields)
@@ -209,7 +209,7 @@ def _check_known(variable: str, keys: list[str]) -> None:
         model = inner
 
 
-def _model_in(annotation: object) -> type[BaseModel] | None:
+def model_in(annotation: object) -> type[BaseModel] | None:
     """Return the component config that a field holds, if it holds one."""
     for kind in (annotation, *get_args(annotation)):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -237,5 +237,5 @@ def _siblings(path: tuple[int | str, ...]) -> list[str]:
     for key in path:
         if model is None or str(key) not in model.model_fields:
             return []
-        model = _model_in(model.model_fields[str(key)].annotation)
+        model = model_in(model.model_fields[str(key)].annotation)
     return [] if model is None else list(model.model_fields)

@@ -120,7 +120,8 @@ def start(settings: Settings, *, timeout_s: float = 90.0) -> RunningService:
     if config.port == 0:
         config = config.model_copy(update={"port": free_port(config.host)})
         settings = settings.model_copy(update={"serve": config})
-    elif _answers(f"http://{config.host}:{config.port}/healthz"):
+    url = f"http://{_reachable(config.host)}:{config.port}"
+    if _answers(f"{url}/healthz"):
         raise StartError(
             f"serve.port {config.port} on {config.host} is in use; stop the service that runs "
             "there, or set SHORTLIST_SERVE__PORT to another port (0: any free one)"
@@ -143,9 +144,7 @@ def start(settings: Settings, *, timeout_s: float = 90.0) -> RunningService:
     # Through a pipe: arguments and environment of a process can be read by others.
     with process.stdin as pipe:
         pipe.write(settings.model_dump_json().encode())
-    service = RunningService(
-        f"http://{config.host}:{config.port}", process.pid, log, instance, process
-    )
+    service = RunningService(url, process.pid, log, instance, process)
     try:
         _wait_ready(service, timeout_s)
     except BaseException:
@@ -186,6 +185,11 @@ def _wait_ready(service: RunningService, timeout_s: float) -> None:
         f"the service was not ready within {timeout_s:.0f} s: {_why_not(service.url)}\n"
         f"{_tail(service.log)}"
     )
+
+
+def _reachable(host: str) -> str:
+    """Return where a client of this machine finds a service that listens on `host`."""
+    return "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104  # nothing is bound here
 
 
 def _answers(url: str) -> bool:

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from features.errors import ConfigError
 from serve.config import Settings, load_settings
+from serve.reference import FILE, rendered
 
 
 @pytest.fixture(autouse=True)
@@ -145,3 +146,16 @@ def test_every_field_is_documented_and_unknown_ones_are_refused(model):
 def test_loading_settings_imports_no_torch():
     code = "import serve.config, sys; sys.exit('torch' in sys.modules or 'ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_committed_reference_is_the_generated_one():
+    assert FILE.read_text(encoding="utf-8") == rendered(), "run: python -m serve.reference"
+
+
+def test_the_reference_is_a_settings_file():
+    text = "".join(
+        line.removeprefix("# ") if " = " in line and "# not set" not in line else line
+        for line in FILE.read_text().splitlines(keepends=True)
+    )
+    Path("shortlist.toml").write_text(text)
+    assert load_settings().serve == Settings().serve
