@@ -214,7 +214,8 @@ def _train(
         )
         later = [log.rows[at + 1 : log.offsets[log.users[at] + 1]] for at in labels.tolist()]
         examples = collect(parts, log.rows[labels], log.users[labels], later)
-    with steps.step("ranker"):
+    # Its operators are too small to share: two threads wait for each other longer than they work.
+    with _threads(1), steps.step("ranker"):
         ranker = train_ranker(examples, coarse.vectors, config.fine, config.seed, steps.report)
     if held.any() and config.further_epochs:
         with steps.step("towers"):
