@@ -127,7 +127,7 @@ def _row(
         "name": name,
         "type": _type(declared, components),
         "required": required,
-        "default": "" if default in (msgspec.UNSET, None) else json.dumps(default),
+        "default": "" if default in (msgspec.UNSET, None, []) else json.dumps(default),
         "text": declared.get("description", ""),
     }
 

@@ -190,15 +190,14 @@ class Engine:
         return await asyncio.get_running_loop().run_in_executor(self._threads, similar)
 
     async def ping(self) -> None:
-        """Ask the database for nothing.
+        """Read the state of a user that nobody has: database, schema and pool in one.
 
         Raises
         ------
-        Exception
+        ShortlistError
             Whatever keeps it from answering.
         """
-        async with self.pool.connection() as connection:
-            await connection.execute("select 1")
+        await self.store.user_states(["/readyz"])
 
     async def ranked(self, future: asyncio.Future[Ranked]) -> Ranked:
         """Wait for a queued request.
