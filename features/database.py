@@ -133,7 +133,7 @@ def open_pool(url: str, config: DatabaseConfig) -> AsyncConnectionPool[AsyncConn
             "options": (
                 f"{_SESSION_OPTIONS} -c statement_timeout={config.statement_timeout_ms}"
                 # Planning a user state takes longer than running it, and each is the same.
-                " -c plan_cache_mode=force_generic_plan"
+                " -c plan_cache_mode=force_generic_plan -c jit=off"
             ),
         },
     )

@@ -15,9 +15,9 @@ from typing import Any
 
 import psycopg
 
-from features.errors import SchemaError
 from features.presets import Preset, Source, find_source, read_events, read_items
 from features.rows import RejectedRow
+from features.schema import NOT_APPLIED, not_applied
 
 __all__ = ["LoadReport", "RejectedRow", "load"]
 
@@ -222,8 +222,8 @@ def load(
     try:
         with connection.transaction():
             return _load(connection, found, rebase_to_now, progress or _ignore)
-    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
-        raise SchemaError(f"{error}: run 'shortlist db apply' first") from error
+    except NOT_APPLIED as error:
+        raise not_applied(error) from error
 
 
 def _stage(

@@ -11,8 +11,8 @@ from typing import Any
 import psycopg
 from psycopg import errors, sql
 
-from features.errors import DatabaseUnavailable, SchemaError
-from features.schema import run_script, sql_files
+from features.errors import DatabaseUnavailable
+from features.schema import NOT_APPLIED, not_applied, run_script, sql_files
 
 # In the order in which each builds on those before it.
 VIEWS = (
@@ -20,8 +20,8 @@ VIEWS = (
     "user_daily",
     "user_category_daily",
     "item_features",
-    "user_features",
     "user_category_features",
+    "user_features",
 )
 _LOCK = "shortlist.refresh"
 _WRITERS_TIMEOUT_S = 600
@@ -145,8 +145,8 @@ def refresh(connection: psycopg.Connection[Any], progress: Progress | None = Non
                 )
             report(VIEWS[-1], len(VIEWS), len(VIEWS))
         _vacuum(connection)
-    except errors.UndefinedTable as error:
-        raise SchemaError(f"{error}: run 'shortlist db apply' first") from error
+    except NOT_APPLIED as error:
+        raise not_applied(error) from error
     finally:
         if not connection.closed:
             connection.execute("select pg_advisory_unlock(hashtextextended(%s, 0))", (_LOCK,))
@@ -160,7 +160,7 @@ def checks(connection: psycopg.Connection[Any]) -> list[Check]:
     try:
         with connection.transaction():
             rows = run_script(connection, text).fetchall()
-    except (errors.UndefinedTable, errors.UndefinedFunction) as error:
-        raise SchemaError(f"{error}: run 'shortlist db apply' first") from error
+    except NOT_APPLIED as error:
+        raise not_applied(error) from error
     found = [Check(str(check), bool(passed), str(detail)) for check, passed, detail in rows]
     return sorted(found, key=lambda row: row.passed)

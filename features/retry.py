@@ -9,7 +9,8 @@ import psycopg
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
-from features.errors import DatabaseUnavailable, SchemaError
+from features.errors import DatabaseUnavailable
+from features.schema import NOT_APPLIED, not_applied
 
 _ATTEMPTS = 3
 
@@ -30,7 +31,7 @@ async def run_async(
     DatabaseUnavailable
         No connection is free or to be had, or the statement took too long.
     SchemaError
-        The schema was not applied.
+        The schema was not applied, or is of another version.
     """
     attempt = 1
     while True:
@@ -43,12 +44,8 @@ async def run_async(
             raise DatabaseUnavailable(f"no database connection is free: {error}") from error
         except psycopg.errors.QueryCanceled as error:
             raise DatabaseUnavailable(f"a statement took too long: {error}") from error
-        except (
-            psycopg.errors.UndefinedTable,
-            psycopg.errors.UndefinedFunction,
-            psycopg.errors.InvalidSchemaName,
-        ) as error:
-            raise SchemaError(f"{error}: run 'shortlist db apply' first") from error
+        except NOT_APPLIED as error:
+            raise not_applied(error) from error
         except psycopg.errors.DeadlockDetected as error:
             if attempt == _ATTEMPTS:
                 raise DatabaseUnavailable(f"a statement lost {attempt} deadlocks") from error

@@ -13,12 +13,28 @@ from importlib.resources import files
 from typing import Any
 
 import psycopg
-from psycopg import sql
+from psycopg import errors, sql
 
 from features.errors import SchemaError
 
 _LOCK = "shortlist.schema"
 _BOOTSTRAP, _FIRST_VIEW, _CHECKS = "00", "10", "99"
+
+NOT_APPLIED = (
+    errors.UndefinedTable,
+    errors.UndefinedFunction,
+    errors.UndefinedColumn,
+    errors.InvalidSchemaName,
+)
+"""What PostgreSQL says where the schema is missing or of another version."""
+
+
+def not_applied(error: psycopg.Error) -> SchemaError:
+    """Return the error to raise instead of one of `NOT_APPLIED`."""
+    return SchemaError(
+        f"{error.diag.message_primary}: run 'shortlist db apply', then restart what uses the"
+        " database"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
@@ -19,7 +18,7 @@ from features.catalogue import read_catalogue, read_interactions
 from features.ids import id_problem
 from features.retry import run_async
 from features.spec import names
-from features.states import Catalogue, Interactions, KeyArray, UserState, cold_state
+from features.states import Catalogue, Interactions, UserState, cold_state
 
 __all__ = [
     "Catalogue",
@@ -34,41 +33,40 @@ __all__ = [
 ]
 
 
+# What sql/13 and sql/20 pack.
+_EVENT = np.dtype([("item_key", ">i4"), ("value", ">f4"), ("moment", ">i8")])
+_KEY = np.dtype(">i4")
+_SUMS = np.dtype([("events", ">f4"), ("value_sum", ">f4")])
+_MICROS_TO_2000 = 946_684_800_000_000
+
+
 def _query() -> str:
     features = ", ".join(f"coalesce({name}, 'nan')" for name in names("user"))
     return f"""
         select
-            user_id, as_of, item_keys, item_values, item_times, seen_keys, recent_keys,
-            array[{features}]::real[], category_names, category_events, category_value_sums
+            user_id, as_of, history, seen_items, recent_items, category_names, category_sums,
+            array[{features}]::real[]
         from user_states(%s::text[], %s::integer, now())
     """  # noqa: S608 - names of the spec, no input
 
 
-Keys32 = NDArray[np.int32]
-
-
-def _seen(refreshed: Keys32 | None, recent: Keys32 | None) -> KeyArray:
-    """Return all seen items, ascending; `refreshed` already is."""
-    if recent is None:
-        return np.empty(0, np.int64) if refreshed is None else refreshed.astype(np.int64)
-    both = recent if refreshed is None else np.concatenate([refreshed, recent])
-    return np.unique(both).astype(np.int64)
-
-
 def _state(row: Sequence[Any]) -> UserState:
-    """Make a state of one row of the query; the history comes latest first."""
-    user_id, as_of, keys, values, times, seen, recent, features, categories, events, sums = row
+    """Make a state of one row of the query; what has no rows is null."""
+    user_id, as_of, packed, seen, recent, category_names, packed_sums, features = row
+    history = np.frombuffer(packed or b"", _EVENT)[::-1]
+    seen_keys = np.frombuffer((seen or b"") + (recent or b""), _KEY).astype(np.int64)
+    sums = np.frombuffer(packed_sums or b"", _SUMS)
     return UserState(
         user_id=user_id,
         known=True,
-        item_keys=np.empty(0, np.int64) if keys is None else keys[::-1].astype(np.int64),
-        values=np.empty(0, np.float32) if values is None else values[::-1],
-        times=np.empty(0, np.float64) if times is None else times[::-1],
-        seen_keys=_seen(seen, recent),
+        item_keys=history["item_key"].astype(np.int64),
+        values=history["value"].astype(np.float32),
+        times=(history["moment"] + _MICROS_TO_2000) / 1e6,
+        seen_keys=np.unique(seen_keys) if recent else seen_keys,
         features=features,
-        category_names=categories or [],
-        category_events=np.empty(0, np.float32) if events is None else events,
-        category_value_sums=np.empty(0, np.float32) if sums is None else sums,
+        category_names=category_names or [],
+        category_events=sums["events"].astype(np.float32),
+        category_value_sums=sums["value_sum"].astype(np.float32),
         as_of=as_of,
     )
 

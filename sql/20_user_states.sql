@@ -12,14 +12,11 @@ create function user_states(user_ids text[], history_limit integer, at_time time
 returns table (
     user_id text,
     as_of double precision,
-    item_keys integer[],
-    item_values real[],
-    item_times double precision[],
-    seen_keys integer[],
-    recent_keys integer[],
+    history bytea, -- int4 item_key, float4 value, int8 time (microseconds since 2000); latest first
+    seen_items bytea, -- int4 item_key, ascending
+    recent_items bytea, -- int4 item_key of each event since the refresh
     category_names text[],
-    category_events real[],
-    category_value_sums real[],
+    category_sums bytea, -- float4 events and float4 value_sum for each name
     user_events real,
     user_events_30d real,
     user_value_mean real,
@@ -32,14 +29,11 @@ as $$
     select
         users.user_id,
         unix_seconds(at_time),
-        history.item_keys,
-        history.item_values,
-        history.item_times,
-        past.seen_keys,
-        recent.item_keys,
+        history.packed,
+        past.seen_items,
+        recent.items,
         recent.category_names,
-        recent.category_events,
-        recent.category_value_sums,
+        recent.category_sums,
         (coalesce(past.events, 0) + recent.events)::real,
         month.events::real,
         value_mean(
@@ -87,30 +81,6 @@ as $$
                 and interactions.occurred_at < at_time
         ),
 
-        categories as (
-            select
-                parts.category,
-                sum(parts.events) as events,
-                sum(parts.value_sum) as value_sum
-            from (
-                select
-                    user_category_features.category,
-                    user_category_features.events,
-                    user_category_features.value_sum
-                from user_category_features
-                where user_category_features.user_key = users.user_key
-                union all
-                select
-                    category.name,
-                    1,
-                    coalesce(events.value, 0)
-                from events
-                inner join items on events.item_key = items.item_key
-                cross join lateral unnest(items.categories) as category (name)
-            ) as parts
-            group by parts.category
-        ),
-
         totals as (
             select
                 count(*) as events,
@@ -119,23 +89,62 @@ as $$
                 coalesce(sum(value * value), 0) as value_square_sum,
                 min(occurred_at) as first_at,
                 max(occurred_at) as last_at,
-                array_agg(item_key) as item_keys
+                string_agg(int4send(item_key), '') as items
             from events
         ),
 
-        affinity as (
+        -- Each half runs only when its condition holds.
+        categories as (
             select
-                array_agg(category order by category) as category_names,
-                array_agg(events::real order by category) as category_events,
-                array_agg(value_sum::real order by category) as category_value_sums
-            from categories
+                past.category_names as names,
+                past.category_sums as packed
+            from totals
+            where totals.events = 0
+            union all
+            select
+                merged.names,
+                merged.packed
+            from totals
+            cross join lateral (
+                select
+                    array_agg(sums.category order by sums.category) as names,
+                    string_agg(
+                        float4send(sums.events::real) || float4send(sums.value_sum::real), ''
+                        order by sums.category
+                    ) as packed
+                from (
+                    select
+                        parts.category,
+                        sum(parts.events) as events,
+                        sum(parts.value_sum) as value_sum
+                    from (
+                        select
+                            user_category_features.category,
+                            user_category_features.events,
+                            user_category_features.value_sum
+                        from user_category_features
+                        where user_category_features.user_key = users.user_key
+                        union all
+                        select
+                            category.name,
+                            1,
+                            coalesce(events.value, 0)
+                        from events
+                        inner join items on events.item_key = items.item_key
+                        cross join lateral unnest(items.categories) as category (name)
+                    ) as parts
+                    group by parts.category
+                ) as sums
+            ) as merged
+            where totals.events > 0
         )
 
         select
             totals.*,
-            affinity.*
+            categories.names as category_names,
+            categories.packed as category_sums
         from totals
-        cross join affinity
+        cross join categories
     ) as recent
     cross join lateral (
         select count(*) as events
@@ -147,9 +156,12 @@ as $$
     ) as month
     cross join lateral (
         select
-            array_agg(latest.item_key) as item_keys,
-            array_agg(coalesce(latest.value, 'nan')) as item_values,
-            array_agg(unix_seconds(latest.occurred_at)) as item_times
+            string_agg(
+                int4send(latest.item_key)
+                || float4send(coalesce(latest.value, 'nan'))
+                || timestamptz_send(latest.occurred_at),
+                ''
+            ) as packed
         from (
             select
                 interactions.item_key,

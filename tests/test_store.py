@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from features.database import DatabaseConfig, connect, open_pool
 from features.errors import DatabaseUnavailable, SchemaError
 from features.events import EventRow, record_events, record_events_async
 from features.refresh import refresh
+from features.schema import apply, sql_files
 from features.spec import names
 from features.store import (
     FeatureStore,
@@ -204,6 +206,31 @@ def test_all_connections_are_cut(shared_sample_url):
 
     answers = asyncio.run(go())
     assert all(states[0].known for states in answers)
+
+
+def test_views_and_functions_are_made_anew_under_an_open_pool(database_url):
+    """The prepared statement survives; one that needs a column of another version says so."""
+
+    def apply_changed(change):
+        files = [
+            replace(file, text=change(file.text)) if "10" <= file.name[:2] < "99" else file
+            for file in sql_files()
+        ]
+        with connect(database_url) as connection:
+            assert "20_user_states.sql" in apply(connection, files)
+
+    async def go():
+        config = DatabaseConfig(pool_min_size=1, pool_max_size=1)
+        async with open_pool(database_url, config) as pool:
+            store = FeatureStore(pool)
+            assert not (await store.user_states(["u"]))[0].known
+            apply_changed(lambda text: text + "\n-- new\n")
+            assert not (await store.user_states(["u"]))[0].known
+            apply_changed(lambda text: text.replace("recent_items", "later_items"))
+            with pytest.raises(SchemaError, match=r"recent_items.*shortlist db apply"):
+                await store.user_states(["u"])
+
+    asyncio.run(go())
 
 
 def test_the_schema_is_missing(bare_url):
