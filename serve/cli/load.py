@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from typing import Annotated, Any
 
@@ -56,19 +57,22 @@ def loadtest(
         connection.rollback()
         if not people:
             raise InputError("the database has no user with interactions; run 'shortlist load'")
+        if not keep_events:
+            # Left before the connection and after an own service, which still writes till then.
+            stack.callback(forget_load, connection)
         if url is None:
             ERR.print("starting a service for the test")
             config = settings.serve.model_copy(update={"port": 0})
             own = settings.model_copy(update={"serve": config})
             url = stack.enter_context(deployment.start(own)).url
+        else:
+            # Impressions are written behind the answers.
+            stack.callback(time.sleep, settings.serve.impression_flush_s + 1)
         try:
             with progress() as report:
                 found = locust.run(url.rstrip("/"), people, load, report)
         except locust.LoadTestFailed as error:
             raise ShortlistError(str(error)) from error
-        finally:
-            if not keep_events:
-                forget_load(connection)
     if as_json:
         emit(found)
     else:
