@@ -65,17 +65,20 @@ def url() -> None:
 
 @db.command(epilog="Example: shortlist db apply")
 def apply(as_json: Json = False) -> None:
-    """Bring tables and views to this version; a second run changes nothing."""
-    from features import schema
+    """Bring tables and views to this version and check their columns; a second run only checks."""
+    from features import schema, tables
 
-    with context.connected(context.settings()) as connection:
-        applied = schema.apply(connection)
+    wanted = context.settings()
+    with context.database(wanted) as url:
+        with context.connected(wanted) as connection:
+            applied = schema.apply(connection)
+        tables.verify(tables.engine(url))
     if as_json:
         emit({"applied": applied})
     elif applied:
         OUT.print("applied " + ", ".join(applied))
     else:
-        OUT.print("nothing to do: the schema is up to date")
+        OUT.print("nothing to do: the schema is up to date, its columns are as described")
 
 
 def load(
