@@ -7,6 +7,8 @@ settings from standard input.
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 import signal
 import sys
 import threading
@@ -64,8 +66,9 @@ def _logging() -> LoggingConfig:
 
 
 def main(directory: Path) -> None:
-    """Run until SIGTERM or SIGINT."""
+    """Run until SIGTERM or SIGINT, or until the process that started this one is gone."""
     settings = Settings.model_validate_json(sys.stdin.read())
+    starter = os.getppid()
     stop = threading.Event()
 
     def on_signal(_: int, __: FrameType | None) -> None:
@@ -90,10 +93,14 @@ def main(directory: Path) -> None:
         )
         ray_serve.run(deploy(settings, directory), name="shortlist", route_prefix="/")
         Instance(directory).deployed.touch()
-        stop.wait()
+        # A service does not outlive who started it, even if that was killed.
+        while os.getppid() == starter and not stop.wait(1):
+            pass
     finally:
         ray_serve.shutdown()
         ray.shutdown()
+        if os.getppid() != starter:
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 if __name__ == "__main__":
