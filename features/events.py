@@ -5,7 +5,6 @@ Every row of a batch gets its own answer; a bad one never keeps the others from 
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +15,8 @@ import uuid_utils
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
-from features.ids import id_problem
-from features.real import is_float32, to_float32
+from features.ids import EVENT_TYPE_LENGTH, ID_LENGTH, id_problem
+from features.real import is_float32, is_moment, shown, to_float32
 from features.retry import run_async
 
 Pool = AsyncConnectionPool[AsyncConnection[Any]]
@@ -158,21 +157,24 @@ returning position
 def _event_problem(row: EventRow, now: float) -> str | None:
     """Return why an event cannot be stored, ``code: detail``, or None."""
     for name, text, longest in (
-        ("user_id", row.user_id, 256),
-        ("item_id", row.item_id, 256),
-        ("event_type", row.event_type, 64),
-        ("event_id", row.event_id, 256),
+        ("user_id", row.user_id, ID_LENGTH),
+        ("item_id", row.item_id, ID_LENGTH),
+        ("event_type", row.event_type, EVENT_TYPE_LENGTH),
+        ("event_id", row.event_id, ID_LENGTH),
     ):
         problem = None if text is None else id_problem(text, longest)
         if problem is not None:
             return f"invalid_{name}: {name} {problem}"
     if row.value is not None and not is_float32(row.value):
-        return f"invalid_value: value is {row.value}, expected a finite 32-bit number"
+        return f"invalid_value: value is {shown(row.value)}, expected a finite 32-bit number"
     if row.occurred_at is not None:
-        if not math.isfinite(row.occurred_at):
-            return f"invalid_occurred_at: occurred_at is {row.occurred_at}, expected unix seconds"
+        if not is_moment(row.occurred_at):
+            return (
+                f"invalid_occurred_at: occurred_at is {shown(row.occurred_at)}, expected unix"
+                " seconds"
+            )
         if row.occurred_at < 0:
-            return f"invalid_occurred_at: occurred_at is {row.occurred_at}, before 1970"
+            return f"invalid_occurred_at: occurred_at is {shown(row.occurred_at)}, before 1970"
         if row.occurred_at > now + _FUTURE_S:
             ahead = row.occurred_at - now
             return f"future_occurred_at: occurred_at lies {ahead:.0f} s ahead, at most 300 allowed"
@@ -269,19 +271,35 @@ async def record_events_async(pool: Pool, rows: Sequence[EventRow]) -> list[Even
     return batch.finish(await run_async(pool, _RECORD_EVENTS, batch.parameters))
 
 
-async def record_impressions(pool: Pool, shown: Sequence[Impression]) -> int:
+def _is_storable(row: Impression) -> bool:
+    """Return whether PostgreSQL can hold the row: one that it refuses would take all along."""
+    texts = (row.user_id, row.release, row.scenario, row.source)
+    try:
+        uuid_utils.UUID(row.rec_id)
+    except ValueError:
+        return False
+    return (
+        all(not text or id_problem(text, len(text)) is None for text in texts)
+        and 0 <= row.position < 2**15
+        and (row.score is None or is_float32(row.score))
+        and (row.served_at is None or is_moment(row.served_at))
+    )
+
+
+async def record_impressions(pool: Pool, impressions: Sequence[Impression]) -> int:
     """Store what was shown, with one statement; an answer that is stored already is skipped.
 
     Returns
     -------
     int
-        Rows that are new. An impression of an item that is not in the database is left out.
+        Rows that are new. An impression of an item that is not in the database, or with a value
+        that PostgreSQL cannot hold, is left out.
 
     Raises
     ------
     DatabaseUnavailable
         PostgreSQL cannot be reached.
     """
-    names = Impression.__slots__
-    columns = tuple([getattr(row, name) for row in shown] for name in names)
-    return len(await run_async(pool, _RECORD_IMPRESSIONS, columns)) if shown else 0
+    rows = [row for row in impressions if _is_storable(row)]
+    columns = tuple([getattr(row, name) for row in rows] for name in Impression.__slots__)
+    return len(await run_async(pool, _RECORD_IMPRESSIONS, columns)) if rows else 0

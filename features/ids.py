@@ -1,8 +1,13 @@
-"""What an external id may be."""
+"""What an external id, or another text from outside, may be."""
 
 from __future__ import annotations
 
 ID_LENGTH = 256
+EVENT_TYPE_LENGTH = 64
+TITLE_LENGTH = 1000
+ATTRIBUTE_LENGTH = 10_000
+CATEGORIES = 100
+"""Most categories of an item; the name of each is as long as an id at most."""
 
 
 def id_problem(text: str, longest: int = ID_LENGTH) -> str | None:

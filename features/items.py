@@ -6,7 +6,6 @@ Every row of a batch gets its own answer; a bad one never keeps the others from 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -15,17 +14,14 @@ from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
 from features.catalogue import CATALOGUE_QUERY, catalogue_of
-from features.ids import id_problem
+from features.ids import ATTRIBUTE_LENGTH, CATEGORIES, TITLE_LENGTH, id_problem
+from features.real import is_float64, is_moment, shown
 from features.retry import run_async
 from features.states import Catalogue
 
 Pool = AsyncConnectionPool[AsyncConnection[Any]]
 ItemStatus = Literal["created", "updated", "unchanged", "rejected"]
 Attribute = str | int | float | bool | None
-
-_TITLE_LENGTH = 1000
-_CATEGORIES = 100
-_LATEST = 253_402_300_799.0  # the last second of the year 9999
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,25 +109,27 @@ def _item_problem(item: ItemInput) -> str | None:
     if problem is not None:
         return f"invalid_item_id: item_id {problem}"
     if item.title:
-        problem = id_problem(item.title, _TITLE_LENGTH)
+        problem = id_problem(item.title, TITLE_LENGTH)
         if problem is not None:
             return f"invalid_title: title {problem}"
-    if len(item.categories) > _CATEGORIES:
-        return f"invalid_categories: {len(item.categories)} given, at most {_CATEGORIES} allowed"
+    if len(item.categories) > CATEGORIES:
+        return f"invalid_categories: {len(item.categories)} given, at most {CATEGORIES} allowed"
     for category in item.categories:
         problem = id_problem(category)
         if problem is not None:
             return f"invalid_categories: a category {problem}"
     for name, value in item.attributes.items():
         for text in (name, value if isinstance(value, str) and value else "-"):
-            problem = id_problem(text, 10_000)
+            problem = id_problem(text, ATTRIBUTE_LENGTH)
             if problem is not None:
                 return f"invalid_attributes: attribute {name[:64]!r} {problem}"
-        if isinstance(value, float) and not math.isfinite(value):
-            return f"invalid_attributes: attribute {name[:64]!r} is {value}, expected finite"
-    created = item.created_at
-    if created is not None and not -_LATEST <= created <= _LATEST:
-        return f"invalid_created_at: created_at is {created}, expected unix seconds"
+        if isinstance(value, int | float) and not is_float64(value):
+            return f"invalid_attributes: attribute {name[:64]!r} is {shown(value)}, expected finite"
+    if item.created_at is not None and not is_moment(item.created_at):
+        return (
+            f"invalid_created_at: created_at is {shown(item.created_at)}, expected unix seconds of"
+            " the years 1 to 9999"
+        )
     return None
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from features.errors import InputError
-from features.ids import id_problem
+from features.ids import ATTRIBUTE_LENGTH, EVENT_TYPE_LENGTH, id_problem
+from features.real import is_float64
 from features.rows import (
     CSV,
     CSV_TEXTS,
@@ -22,11 +23,12 @@ from features.rows import (
     Reads,
     RejectedRow,
     RowError,
-    clean_text,
+    event_seconds,
     genres,
     identifier,
     number,
     records,
+    title,
     title_and_year,
     unix_seconds,
 )
@@ -34,7 +36,7 @@ from features.rows import (
 Preset = Literal["auto", "movielens", "ml-1m", "csv"]
 Fields = dict[str, str]
 _COMPRESSIONS = ("", ".xz", ".gz")
-_JSON_COLUMNS = ("item_id", "title", "categories", "created_at")
+_ITEM_COLUMNS = ("item_id", "title", "categories", "created_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ def _rating(
         value = number(rating, row[rating])
         if value is None:
             raise RowError(rating, "is empty")
-        moment = round(unix_seconds(timestamp, row[timestamp], now) * 1e6)
+        moment = round(event_seconds(timestamp, row[timestamp], now) * 1e6)
         return EventRow(
             line,
             identifier(user, row[user]),
@@ -111,8 +113,8 @@ def _rating(
 
 
 def _interaction(line: int, row: Fields, now: float) -> EventRow:
-    event_type = clean_text("event_type", row.get("event_type", "") or "interaction")
-    problem = id_problem(event_type, 64)
+    event_type = row.get("event_type") or "interaction"
+    problem = id_problem(event_type, EVENT_TYPE_LENGTH)
     if problem is not None:
         raise RowError("event_type", problem)
     event_id = row.get("event_id") or None
@@ -122,7 +124,7 @@ def _interaction(line: int, row: Fields, now: float) -> EventRow:
         identifier("item_id", row["item_id"]),
         event_type,
         number("value", row.get("value", "")),
-        round(unix_seconds("occurred_at", row["occurred_at"], now) * 1e6),
+        round(event_seconds("occurred_at", row["occurred_at"], now) * 1e6),
         identifier("event_id", event_id) if event_id is not None else None,
     )
 
@@ -131,7 +133,7 @@ def _year_start(column: str, text: str) -> tuple[int | None, float | None]:
     if not text.strip():
         return None, None
     year = text.strip()
-    if not (year.isdecimal() and 1 <= int(year) <= 9999):
+    if not (year.isdecimal() and len(year) <= 4 and int(year) >= 1):
         raise RowError(column, f"{text[:40]!r} is not a year")
     return int(year), datetime(int(year), 1, 1, tzinfo=UTC).timestamp()
 
@@ -141,15 +143,15 @@ def _movie(columns: tuple[str, str, str]) -> Callable[[int, Fields, float], Item
 
     def parse(line: int, row: Fields, now: float) -> ItemRow:
         if "year" in row:
-            title: str | None = clean_text(title_column, row[title_column]).strip() or None
+            name = title(title_column, row[title_column].strip())
             year, created = _year_start("year", row["year"])
         else:
-            title, year = title_and_year(title_column, row[title_column])
+            name, year = title_and_year(title_column, row[title_column])
             year, created = _year_start(title_column, "" if year is None else str(year))
         return ItemRow(
             line,
             identifier(item, row[item]),
-            title,
+            name,
             genres(genre_column, row[genre_column]),
             {} if year is None else {"year": year},
             created,
@@ -158,31 +160,32 @@ def _movie(columns: tuple[str, str, str]) -> Callable[[int, Fields, float], Item
     return parse
 
 
-def _attribute(text: str) -> str | int | float | bool:
+def _attribute(column: str, text: str) -> str | int | float | bool:
     """Return a number or truth value where the text is one, else the text."""
+    problem = id_problem(text, ATTRIBUTE_LENGTH)
+    if problem is not None:
+        raise RowError(column, problem)
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
-    if isinstance(value, float) and not abs(value) < float("inf"):
-        return text
-    return value if isinstance(value, (int, float, bool)) else text
+    return value if isinstance(value, int | float) and is_float64(value) else text
 
 
 def _item(line: int, row: Fields, now: float) -> ItemRow:
     created = row.get("created_at", "")
     attributes = {
-        clean_text(name, name): _attribute(clean_text(name, text))
+        name: _attribute(name, text)
         for name, text in row.items()
-        if name not in _JSON_COLUMNS and text
+        if name and name not in _ITEM_COLUMNS and text
     }
     return ItemRow(
         line,
         identifier("item_id", row["item_id"]),
-        clean_text("title", row.get("title", "")) or None,
+        title("title", row.get("title", "")),
         genres("categories", row.get("categories", "")),
         attributes,
-        unix_seconds("created_at", created, now) if created else None,
+        unix_seconds("created_at", created) if created else None,
     )
 
 

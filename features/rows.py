@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import IO, Literal, NamedTuple
 
 from features.errors import InputError
-from features.ids import id_problem
-from features.real import is_float32, to_float32
+from features.ids import CATEGORIES, TITLE_LENGTH, id_problem
+from features.real import is_float32, is_moment, to_float32
 
 _FUTURE_S = 300.0
 _LONGEST_VALUE = 40
@@ -153,6 +153,19 @@ def _join_quoted(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
         yield number, text
 
 
+def _check_names(path: Path, columns: list[str]) -> None:
+    """Refuse a header whose names cannot be told apart or stored; one may have no name."""
+    for position, name in enumerate(columns, start=1):
+        problem = id_problem(name) if name else None
+        if problem is None and name and name in columns[: position - 1]:
+            problem = "stands on an earlier column too"
+        if problem is not None:
+            raise InputError(
+                f"{path.name} line 1: column {position}, {name[:_LONGEST_VALUE]!r}, {problem}:"
+                " give each column a name of its own in UTF-8"
+            )
+
+
 def records(
     path: Path, layout: Layout, required: tuple[str, ...], reject: list[RejectedRow], reads: Reads
 ) -> Iterator[tuple[int, dict[str, str]]]:
@@ -175,6 +188,7 @@ def records(
                 f" {', '.join(required)}"
             )
         columns = [name.strip() for name in _split(header[1], layout.separator)]
+        _check_names(path, columns)
         missing = [name for name in required if name not in columns]
         if missing:
             raise InputError(
@@ -221,7 +235,7 @@ def number(column: str, text: str) -> float | None:
     if not text:
         return None
     try:
-        value = float(text)
+        value = _float(text)
     except ValueError:
         raise RowError(column, f"{text[:_LONGEST_VALUE]!r} is not a number") from None
     if not is_float32(value):
@@ -229,16 +243,23 @@ def number(column: str, text: str) -> float | None:
     return to_float32(value)
 
 
-def unix_seconds(column: str, text: str, now: float) -> float:
+def _float(text: str) -> float:
+    """Return the number in `text`; unlike Python's literals, none has underscores."""
+    if "_" in text:
+        raise ValueError(text)
+    return float(text)
+
+
+def unix_seconds(column: str, text: str) -> float:
     """Return the time in `text`: unix seconds, or ISO 8601 (UTC unless it says otherwise).
 
     Raises
     ------
     RowError
-        It is no time, lies before 1970 or more than five minutes after `now`.
+        It is no time or lies outside the years 1 to 9999.
     """
     try:
-        seconds = float(text)
+        seconds = _float(text)
     except ValueError:
         try:
             moment = datetime.fromisoformat(text.strip())
@@ -248,42 +269,66 @@ def unix_seconds(column: str, text: str, now: float) -> float:
                 column, f"{shown!r} is not a time: expected unix seconds or ISO 8601"
             ) from None
         seconds = moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
-    if not seconds >= 0:
-        raise RowError(column, f"{text[:_LONGEST_VALUE]!r} lies before 1970")
-    if seconds > now + _FUTURE_S:
-        hint = " (milliseconds? expected seconds)" if seconds > 1e11 else ""
-        raise RowError(column, f"{text[:_LONGEST_VALUE]!r} lies in the future{hint}")
+    if not is_moment(seconds):
+        hint = " (milliseconds? expected seconds)" if seconds > 0 else ""
+        shown = text[:_LONGEST_VALUE]
+        raise RowError(column, f"{shown!r} is no time of the years 1 to 9999{hint}")
     return seconds
 
 
-def clean_text(column: str, text: str) -> str:
-    """Return `text` if PostgreSQL can store it.
+def event_seconds(column: str, text: str, now: float) -> float:
+    """Return the time of an event in `text`, as :func:`unix_seconds` reads it.
 
     Raises
     ------
     RowError
-        It holds NUL or bytes that are not UTF-8.
+        It is no time, lies before 1970 or more than five minutes after `now`.
     """
-    if "\0" in text:
-        raise RowError(column, "contains the character NUL")
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise RowError(column, "contains bytes that are not UTF-8") from None
-    return text
+    seconds = unix_seconds(column, text)
+    if seconds < 0:
+        raise RowError(column, f"{text[:_LONGEST_VALUE]!r} lies before 1970")
+    if seconds > now + _FUTURE_S:
+        raise RowError(column, f"{text[:_LONGEST_VALUE]!r} lies in the future")
+    return seconds
+
+
+def title(column: str, text: str) -> str | None:
+    """Return a title, None if there is none.
+
+    Raises
+    ------
+    RowError
+        It is too long, or PostgreSQL cannot store it.
+    """
+    problem = id_problem(text, TITLE_LENGTH) if text else None
+    if problem is not None:
+        raise RowError(column, problem)
+    return text or None
 
 
 def genres(column: str, text: str) -> list[str]:
-    """Return the names between ``|``, without doubles, in their order."""
-    found = [name.strip() for name in clean_text(column, text).split("|")]
-    return [name for name in dict.fromkeys(found) if name and name != _NO_GENRES]
+    """Return the names between ``|``, without doubles, in their order.
+
+    Raises
+    ------
+    RowError
+        There are too many, or one cannot be the name of a category.
+    """
+    found = dict.fromkeys(name.strip() for name in text.split("|"))
+    names = [name for name in found if name and name != _NO_GENRES]
+    if len(names) > CATEGORIES:
+        raise RowError(column, f"has {len(names)} names, at most {CATEGORIES} are allowed")
+    for name in names:
+        problem = id_problem(name)
+        if problem is not None:
+            raise RowError(column, f"a name {problem}")
+    return names
 
 
 def title_and_year(column: str, text: str) -> tuple[str | None, int | None]:
     """Split ``Toy Story (1995)`` into title and year; either may be missing."""
-    title = clean_text(column, text).strip()
-    match = _TITLE_YEAR.search(title)
-    if match is None:
-        return title or None, None
-    return title[: match.start()] or None, int(match.group(1))
+    whole = text.strip()
+    match = _TITLE_YEAR.search(whole)
+    if match is None or int(match.group(1)) == 0:
+        return title(column, whole), None
+    return title(column, whole[: match.start()]), int(match.group(1))

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import uuid_utils
@@ -89,6 +90,12 @@ BAD = {
     ),
     "invalid_occurred_at: occurred_at is nan, expected unix seconds": EventRow(
         "u", "a", occurred_at=float("nan")
+    ),
+    "invalid_value: value is a huge integer, expected a finite 32-bit number": EventRow(
+        "u", "a", value=10**5000
+    ),
+    "invalid_occurred_at: occurred_at is a huge integer, expected unix seconds": EventRow(
+        "u", "a", occurred_at=10**400
     ),
     "invalid_occurred_at: occurred_at is -1.0, before 1970": EventRow("u", "a", occurred_at=-1.0),
 }
@@ -212,6 +219,22 @@ def test_impressions_are_stored_once(items, database_url):
         " extract(epoch from served_at)::int from impressions order by position limit 1"
     ).fetchall()
     assert rows == [(rec_id, 0, "anyone", 1, "r1", "home", "ann", 0.5, 1000)]
+
+
+def test_an_impression_that_cannot_be_stored_takes_no_other_with_it(items, database_url):
+    good = Impression(str(uuid_utils.uuid7()), 0, "u", 1, "r1")
+    bad = [
+        replace(good, user_id="a\0b"),
+        replace(good, user_id="\ud800"),
+        replace(good, source="\0"),
+        replace(good, rec_id="none"),
+        replace(good, position=2**15),
+        replace(good, score=float("nan")),
+        replace(good, score=1e39),
+        replace(good, served_at=float("inf")),
+    ]
+    shown = [*bad, replace(good, user_id="")]
+    assert in_pool(database_url, lambda pool: record_impressions(pool, shown)) == 1
 
 
 ANY_ROW = st.builds(

@@ -52,6 +52,8 @@ BAD = [
     (ItemInput("x", attributes={"p\0": 1}), "invalid_attributes: attribute 'p\\x00' contains"),
     (ItemInput("x", attributes={"p": "\ud800"}), "invalid_attributes: attribute 'p' contains"),
     (ItemInput("x", created_at=float("inf")), "invalid_created_at: created_at is inf"),
+    (ItemInput("x", attributes={"p": 10**5000}), "invalid_attributes: attribute 'p' is a huge"),
+    (ItemInput("x", created_at=-2.5e11), "invalid_created_at: created_at is -250000000000.0"),
     (ItemInput("x", created_at=1e15), "invalid_created_at: created_at is 1000000000000000.0"),
 ]
 

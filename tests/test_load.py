@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from features.errors import InputError, SchemaError
 from features.load import load
+from features.refresh import refresh
 
 
 def count(connection, table):
@@ -103,16 +104,21 @@ BAD_ROWS = {
     "u,i,view,-inf,1000": ("value", "'-inf' is not a finite 32-bit number"),
     "u,i,view,1e39,1000": ("value", "'1e39' is not a finite 32-bit number"),
     "u,i,view,1,-5": ("occurred_at", "'-5' lies before 1970"),
-    "u,i,view,1,nan": ("occurred_at", "'nan' lies before 1970"),
+    "u,i,view,1,nan": ("occurred_at", "'nan' is no time of the years 1 to 9999"),
     "u,i,view,1,": ("occurred_at", "'' is not a time: expected unix seconds or ISO 8601"),
     "u,i,view,1,99999999999": ("occurred_at", "'99999999999' lies in the future"),
     "u,i,view,1,1700000000000": (
         "occurred_at",
-        "'1700000000000' lies in the future (milliseconds? expected seconds)",
+        "'1700000000000' is no time of the years 1 to 9999 (milliseconds? expected seconds)",
     ),
     "u,i,view,1,tomorrow": (
         "occurred_at",
         "'tomorrow' is not a time: expected unix seconds or ISO 8601",
+    ),
+    "u,i,view,1_000,1000": ("value", "'1_000' is not a number"),
+    "u,i,view,1,1e308": (
+        "occurred_at",
+        "'1e308' is no time of the years 1 to 9999 (milliseconds? expected seconds)",
     ),
     ",i,view,1,1000": ("user_id", "is empty"),
     "u,,view,1,1000": ("item_id", "is empty"),
@@ -194,6 +200,9 @@ def test_duplicates_in_the_file_and_in_the_database(connection, tmp_path):
         ("\n", "the file is empty"),
         ("user_id,item_id\nu,i\n", "column 'occurred_at' is missing, found 'user_id, item_id'"),
         ("user_id;item_id;occurred_at\n", "column 'user_id' is missing"),
+        (HEADER.replace("event_type", "value"), "column 4, 'value', stands on an earlier column"),
+        (b"user_id,item_id,occurred_at,caf\xe9\n", "column 4, .* bytes that are not UTF-8"),
+        (HEADER.encode("utf-16"), r"interactions\.csv line 1: column 1, .* in UTF-8"),
     ],
 )
 def test_a_file_without_its_columns(connection, tmp_path, interactions, message):
@@ -248,6 +257,70 @@ def test_items_of_a_csv(connection, tmp_path):
         ("b", "two\nlines", [], {}, None),
         ("e", "Last", [], {"price": 1}, None),
     ]  # fmt: skip
+
+
+BAD_ITEMS = {
+    "x,{},,".format("t" * 1001): ("title", "has 1001 characters, at most 1000 are allowed"),
+    "x,,{},".format("c" * 257): (
+        "categories",
+        "a name has 257 characters, at most 256 are allowed",
+    ),
+    "x,,{},".format("|".join(map(str, range(101)))): (
+        "categories",
+        "has 101 names, at most 100 are allowed",
+    ),
+    "x,,,{}".format("a" * 10_001): ("note", "has 10001 characters, at most 10000 are allowed"),
+    "x,,,a\0b": ("note", "contains the character NUL"),
+}
+
+
+def test_an_item_has_the_same_limits_in_a_file_as_over_http(connection, tmp_path):
+    items = "item_id,title,categories,note\n" + "".join(f"{row}\n" for row in BAD_ITEMS)
+    report = load(connection, write(tmp_path, HEADER, items))
+    assert [(row.column, row.reason) for row in report.rejects] == list(BAD_ITEMS.values())
+    assert count(connection, "items") == 0
+
+
+def test_the_longest_categories_can_be_refreshed(connection, tmp_path):
+    names = [f"{number:04}" + "🎬" * 252 for number in range(100)]
+    items = "item_id,categories\ni," + "|".join(names) + "\n"
+    load(connection, write(tmp_path, HEADER + "u,i,view,1,1000\n", items))
+    refresh(connection)
+    assert count(connection, "user_category_features") == 100
+
+
+def test_numbers_that_are_too_large_stay_text(connection, tmp_path):
+    items = "item_id,n\na," + "9" * 400 + "\nb," + "9" * 5000 + "\nc,1e999\nd,[[1]]\ne,1e300\n"
+    load(connection, write(tmp_path, HEADER, items))
+    query = "select jsonb_typeof(attributes -> 'n') from items order by item_id"
+    assert [kind for (kind,) in connection.execute(query)] == ["string"] * 4 + ["number"]
+
+
+def test_items_older_than_1970_and_of_tomorrow(connection, tmp_path):
+    items = "item_id,created_at\nold,1866-01-01\nsoon,2090-01-01\nnever,10000-01-01\n"
+    report = load(connection, write(tmp_path, HEADER, items))
+    assert [(row.line, row.column) for row in report.rejects] == [(4, "created_at")]
+    found = connection.execute("select extract(year from created_at)::int from items order by 1")
+    assert found.fetchall() == [(1866,), (2090,)]
+
+
+def test_a_column_without_a_name_is_nothing(connection, tmp_path):
+    load(connection, write(tmp_path, HEADER, ",item_id,title,\n0,a,Tent,x\n"))
+    found = connection.execute("select item_id, title, attributes from items").fetchall()
+    assert found == [("a", "Tent", {})]
+
+
+def test_years_that_are_none(connection, tmp_path):
+    (tmp_path / "ratings.csv").write_text("userId,movieId,rating,timestamp\n")
+    movies = tmp_path / "movies.csv"
+    movies.write_text(f"movieId,title,genres,year\n1,A,x,0\n2,B,x,{'9' * 5000}\n3,C,x,\n")
+    assert [(row.line, row.column) for row in load(connection, tmp_path).rejects] == [
+        (2, "year"), (3, "year"),
+    ]  # fmt: skip
+    movies.write_text("movieId,title,genres\n4,D (0000),x\n")
+    load(connection, tmp_path)
+    titles = connection.execute("select title from items order by item_id").fetchall()
+    assert titles == [("C",), ("D (0000)",)]
 
 
 def test_a_changed_item_is_updated_and_nothing_else_touched(connection, tmp_path):
