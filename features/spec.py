@@ -2,7 +2,7 @@
 
 Training and serving take names, order, defaults and transforms from here, and the hash of
 the spec is stored in every model, so that a model never reads columns in another order.
-Adding a feature is one entry here and one column in the view that the entry names.
+Adding a feature is one entry here and its column in SQL: see ``docs/features.md``.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ class Feature:
     Attributes
     ----------
     name : str
-        Unique name; for groups ``user`` and ``item`` also the column in `source`.
+        Unique name; for ``item`` also the column of the view ``item_features`` and of
+        ``item_features_as_of``, for ``user`` of ``user_states`` and ``user_features_as_of``.
     group : {"user", "item", "cross", "candidate"}
         ``user``: one value a request, ``item``: one value an item, ``cross``: user and item
         together, ``candidate``: what retrieval knew of the pair.
     unit : str
         Unit of the raw value.
     source : str
-        The SQL view that holds it, or the Python module that computes it from views.
+        The SQL view it comes from, or the Python module that computes it.
     default : float
         Raw value used where the source has none.
     transform : {"identity", "log1p"}

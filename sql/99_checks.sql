@@ -60,26 +60,7 @@ differing as (
     cross join lateral item_features_as_of(sample.item_keys, sample.moments) as replayed
     inner join item_features as stored
         on stored.item_key = sample.item_keys[replayed.request]
-    where
-        (
-            replayed.item_events,
-            replayed.item_events_7d,
-            replayed.item_events_30d,
-            replayed.item_events_365d,
-            replayed.item_value_mean,
-            replayed.item_value_std,
-            replayed.item_age_days,
-            replayed.item_recency_days
-        ) is distinct from (
-            stored.item_events,
-            stored.item_events_7d,
-            stored.item_events_30d,
-            stored.item_events_365d,
-            stored.item_value_mean,
-            stored.item_value_std,
-            stored.item_age_days,
-            stored.item_recency_days
-        )
+    where to_jsonb(replayed) - 'request' is distinct from to_jsonb(stored) - 'item_key'
 ),
 
 future as (

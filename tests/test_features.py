@@ -180,6 +180,32 @@ def test_a_planted_leak_fails_the_checks(small):
     assert "no view holds an event of its as_of or later" in failed(small)
 
 
+def test_a_view_that_computes_a_feature_otherwise_fails_the_checks(small):
+    """Every feature of the spec is compared with its as-of value, without being listed."""
+    # Every 97th item is compared.
+    small.execute(
+        "insert into items (item_key, item_id, created_at) overriding system value"
+        " values (97, 'checked', now() - interval '3 days')"
+    )
+    small.execute(
+        "insert into interactions (user_key, item_key, event_type, value, occurred_at)"
+        " values (1, 97, 'view', 2, now() - interval '2 days')"
+    )
+    small.commit()
+    refresh(small)
+    assert failed(small) == []
+    small.execute("alter materialized view item_features rename to right_features")
+    for wrong in names("item"):
+        columns = ", ".join(
+            f"{name} + 1 as {name}" if name == wrong else name for name in names("item")
+        )
+        small.execute(
+            f"create view item_features as select item_key, {columns} from right_features"
+        )
+        assert "refreshed item features equal their as-of values" in failed(small), wrong
+        small.execute("drop view item_features")
+
+
 def test_without_a_schema(bare_url):
     with connect(bare_url) as connection:
         with pytest.raises(SchemaError, match="shortlist db apply"):
