@@ -35,7 +35,7 @@ def answer(title: str) -> dict[str, Any]:
 def test_recommended() -> None:
     lines = shown(recommended_table(answer("Heat"), "u[1]"))
     assert lines[0] == "Recommended to user u[1]"
-    assert lines[2].split() == ["1", "Heat", "0.812", "ann", "4,", "trending", "1"]
+    assert lines[2].split() == ["1", "Heat", "0.812", "trending", "1,", "ann", "4"]
     assert lines[3].split() == ["2", "pinned"]
     assert lines[4] == "cold_start: nothing is known"
 
