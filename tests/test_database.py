@@ -57,6 +57,22 @@ def home(tmp_path):
         stop_embedded(tmp_path / "home")
 
 
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """A cluster that was made, used and stopped."""
+    made = tmp_path_factory.mktemp("made")
+    start_embedded(made)
+    stop_embedded(made)
+    return made / "postgres"
+
+
+@pytest.fixture
+def used_home(home, cluster):
+    """A home with a stopped cluster in it."""
+    shutil.copytree(cluster, home / "postgres")
+    return home
+
+
 def start_in_process(home, **environment):
     return subprocess.Popen(
         [sys.executable, "-c", START, str(home)],
@@ -81,8 +97,8 @@ def test_start_twice_then_stop(home):
     assert not stop_embedded(home)
 
 
-def test_only_its_owner_reaches_it(home):
-    url = start_embedded(home)
+def test_only_its_owner_reaches_it(used_home):
+    url = start_embedded(used_home)
     folder = Path(url.split("host=")[1])
     assert len(os.fsencode(folder)) < 90
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -93,7 +109,7 @@ def test_only_its_owner_reaches_it(home):
         version = connection.execute("show server_version").fetchone()[0]
     assert version.startswith("18")
     listening = [
-        entry for entry in psutil.Process(postmaster(home)).net_connections("inet") if entry
+        entry for entry in psutil.Process(postmaster(used_home)).net_connections("inet") if entry
     ]
     assert listening == []
 
@@ -109,22 +125,22 @@ def test_two_processes_start_it_at_once_without_a_home_folder(home, tmp_path):
     assert list(empty.iterdir()) == []
 
 
-def test_after_a_kill_it_starts_again_with_what_was_committed(home):
-    with connect(start_embedded(home)) as connection:
+def test_after_a_kill_it_starts_again_with_what_was_committed(used_home):
+    with connect(start_embedded(used_home)) as connection:
         connection.execute("create table public.kept (n integer)")
         connection.execute("insert into public.kept values (7)")
-    os.kill(postmaster(home), signal.SIGKILL)
-    with connect(start_embedded(home)) as connection:
+    os.kill(postmaster(used_home), signal.SIGKILL)
+    with connect(start_embedded(used_home)) as connection:
         assert connection.execute("select n from public.kept").fetchone() == (7,)
 
 
-def test_a_pid_file_that_names_another_process(home):
-    url = start_embedded(home)
-    stop_embedded(home)
-    stale = home / "postgres" / "postmaster.pid"
-    stale.write_text(f"{os.getpid()}\n{home}/postgres\n1\n5432\n/tmp\n\n0 0\nready\n")
-    assert embedded_url(home) is None
-    assert start_embedded(home) == url
+def test_a_pid_file_that_names_another_process(used_home):
+    url = start_embedded(used_home)
+    stop_embedded(used_home)
+    stale = used_home / "postgres" / "postmaster.pid"
+    stale.write_text(f"{os.getpid()}\n{used_home}/postgres\n1\n5432\n/tmp\n\n0 0\nready\n")
+    assert embedded_url(used_home) is None
+    assert start_embedded(used_home) == url
     assert answer(url) == 42
 
 
@@ -152,24 +168,24 @@ def test_as_root_where_no_user_namespace_can_be_made(home, tmp_path):
     assert answer(start_embedded(home)) == 42
 
 
-def test_a_socket_folder_of_someone_else_is_refused(home):
-    url = start_embedded(home)
-    stop_embedded(home)
+def test_a_socket_folder_of_someone_else_is_refused(used_home):
+    url = start_embedded(used_home)
+    stop_embedded(used_home)
     folder = Path(url.split("host=")[1])
-    folder.symlink_to(home)
+    folder.symlink_to(used_home)
     try:
         with pytest.raises(DatabaseUnavailable, match="expected a folder of user"):
-            start_embedded(home)
+            start_embedded(used_home)
     finally:
         folder.unlink()
 
 
-def test_a_cluster_that_cannot_start_says_why(home):
-    start_embedded(home)
-    stop_embedded(home)
-    (home / "postgres" / "postgresql.conf").write_text("shared_buffers = 'a lot'\nwork_mem = x\n")
+def test_a_cluster_that_cannot_start_says_why(used_home):
+    (used_home / "postgres" / "postgresql.conf").write_text(
+        "shared_buffers = 'a lot'\nwork_mem = x\n"
+    )
     with pytest.raises(DatabaseUnavailable, match="work_mem"):
-        start_embedded(home)
+        start_embedded(used_home)
 
 
 def test_a_url_of_ones_own_is_used(database_server, home):
