@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from ranking import baselines
-from ranking.baselines import Ease, ItemToItem, Popularity, RecentPopularity
-from ranking.training_events import TrainingEvents
+from ranking.evaluation import baselines
+from ranking.evaluation.baselines import Ease, ItemToItem, Popularity, RecentPopularity
+from ranking.evaluation.events import TrainingEvents
 
 NOW = np.array([100.0])
 

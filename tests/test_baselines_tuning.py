@@ -1,8 +1,8 @@
 import numpy as np
 
-from ranking import baselines, tuning
-from ranking.baselines import ItemToItem, Popularity
-from ranking.training_events import TrainingEvents
+from ranking.evaluation import baselines, tuning
+from ranking.evaluation.baselines import ItemToItem, Popularity
+from ranking.evaluation.events import TrainingEvents
 
 
 def training(users, items):

@@ -8,8 +8,8 @@ from tiny_runs import write_run
 from features.errors import InputError, ReleaseError
 from features.refresh import refresh
 from features.store import read_catalogue, read_interactions
-from ranking.evaluate import EvaluationConfig, evaluate, report_path, result_path
-from ranking.evaluation_result import EvaluationResult
+from ranking.evaluation.job import EvaluationConfig, evaluate, report_path, result_path
+from ranking.evaluation.result import EvaluationResult
 from ranking.protocols import time_cut
 from ranking.release import ReleaseConfig, build_release, current_release, list_releases
 

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from ranking import comparison
-from ranking.bootstrap import Bootstrap
-from ranking.comparison import TestSet
+from ranking.evaluation import comparison
+from ranking.evaluation.bootstrap import Bootstrap
+from ranking.evaluation.comparison import TestSet
 
 RELEVANT = np.array([[0, -1], [1, 2], [3, -1], [4, -1]])
 LISTS = {

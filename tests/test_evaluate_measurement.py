@@ -4,11 +4,11 @@ from evaluation_worlds import START, add, fill, make_pipeline, random_events
 
 from features.errors import InputError
 from features.store import read_interactions, states_as_of
-from ranking import report
-from ranking.evaluation_result import EvaluationResult
-from ranking.measurement import EvaluationConfig, measure
+from ranking.evaluation import report
+from ranking.evaluation.measurement import EvaluationConfig, measure
+from ranking.evaluation.replay import as_of_features, replay
+from ranking.evaluation.result import EvaluationResult
 from ranking.protocols import leave_last_out, time_split
-from ranking.replay import as_of_features, replay
 
 QUICK = EvaluationConfig(resamples=50, latency_requests=5, examples=2)
 MODELS = {"fine", "coarse", "ann", "popularity", "popularity_recent", "item_to_item", "ease"}

@@ -22,8 +22,7 @@ STAGES = [
     "ranking.answer",
     "ranking.pipeline",
     "ranking.release",
-    "ranking.report",
-    "ranking.evaluate",
+    "ranking.evaluation",
 ]
 # Training reads the pipeline's own request reader and retriever, so that it sees what serving
 # will see; nothing that serves imports these.

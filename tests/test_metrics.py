@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from features.errors import InputError
-from ranking import metrics
+from ranking.evaluation import metrics
 
 RANKED = np.array([[3, 1, 0, 2], [5, 4, -1, -1], [2, 0, 1, 3]])
 RELEVANT = np.array([[1, 2, 9], [6, -1, -1], [2, -1, -1]])

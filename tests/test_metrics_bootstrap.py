@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ranking.bootstrap import Bootstrap
+from ranking.evaluation.bootstrap import Bootstrap
 
 
 def test_agrees_with_scipy_percentile_intervals():

@@ -4,10 +4,10 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from ranking import charts, comparison, report
-from ranking.bootstrap import Bootstrap
-from ranking.comparison import TestSet
-from ranking.evaluation_result import (
+from ranking.evaluation import charts, comparison, report
+from ranking.evaluation.bootstrap import Bootstrap
+from ranking.evaluation.comparison import TestSet
+from ranking.evaluation.result import (
     AnnRecall,
     EvaluationResult,
     Example,

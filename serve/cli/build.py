@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from ranking.evaluation_result import EvaluationResult
+    from ranking.evaluation.result import EvaluationResult
     from serve.cli.console import Report, Steps
     from serve.config import Settings
 
@@ -182,8 +182,8 @@ def evaluation(
     settings: Settings, connection: psycopg.Connection[Any], release: str, report: Report
 ) -> EvaluationResult:
     """Return the leave-last-out evaluation of `release`, from its file where there is one."""
-    from ranking.evaluate import evaluate, result_path
-    from ranking.evaluation_result import EvaluationResult
+    from ranking.evaluation.job import evaluate, result_path
+    from ranking.evaluation.result import EvaluationResult
 
     path = result_path(settings.home, release)
     if path.exists():

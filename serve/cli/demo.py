@@ -20,7 +20,7 @@ from serve.cli.service import Stoppable, Stopped
 if TYPE_CHECKING:
     import psycopg
 
-    from ranking.evaluation_result import EvaluationResult
+    from ranking.evaluation.result import EvaluationResult
     from serve.config import Settings
     from serve.deployment import RunningService
 
@@ -198,7 +198,7 @@ def measure(url: str, people: list[str]) -> Timing:
 
 def show_figures(settings: Settings, result: EvaluationResult, timing: Timing) -> None:
     """Print the waterfall of the medians and the evaluation, and where its report is."""
-    from ranking.evaluate import report_path
+    from ranking.evaluation.job import report_path
     from serve.cli.tables import evaluation_table, waterfall
 
     medians = {stage: row["p50"] for stage, row in timing.stages.items()}

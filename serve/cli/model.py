@@ -103,8 +103,8 @@ def evaluate(
 
     Example: shortlist evaluate --protocol leave-last-out
     """
-    from ranking.evaluate import evaluate as run_evaluation
-    from ranking.evaluate import report_path
+    from ranking.evaluation.job import evaluate as run_evaluation
+    from ranking.evaluation.job import report_path
     from ranking.release import current_release
     from serve.cli.tables import evaluation_table
 

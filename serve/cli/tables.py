@@ -13,7 +13,7 @@ from rich.text import Text
 from serve.cli.console import table
 
 if TYPE_CHECKING:
-    from ranking.evaluation_result import EvaluationResult
+    from ranking.evaluation.result import EvaluationResult
 
 BAR = 32
 TITLE = 34

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ranking.bootstrap import Estimate, Number
+from ranking.evaluation.bootstrap import Estimate, Number
 from ranking.protocols import ProtocolName
 
 CURVE = (1, 2, 5, 10, 20, 50, 100, 200, 500)

@@ -13,7 +13,7 @@ from typing import Any
 import altair as alt
 import vl_convert
 
-from ranking.evaluation_result import CURVE, Difference, EvaluationResult, ModelFigures, Slice
+from ranking.evaluation.result import CURVE, Difference, EvaluationResult, ModelFigures, Slice
 
 MODEL_ORDER = (
     "fine",

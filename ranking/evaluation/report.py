@@ -7,9 +7,9 @@ from pathlib import Path
 
 import jinja2
 
-from ranking import charts
-from ranking.bootstrap import Estimate
-from ranking.evaluation_result import CURVE, EvaluationResult
+from ranking.evaluation import charts
+from ranking.evaluation.bootstrap import Estimate
+from ranking.evaluation.result import CURVE, EvaluationResult
 
 TITLES = {
     "ndcg_at_10": "NDCG@10",
@@ -99,7 +99,7 @@ def _sliced(result: EvaluationResult, kind: str, metric: str) -> str:
 
 
 def _template(name: str) -> str:
-    return resources.files("ranking").joinpath("templates", name).read_text(encoding="utf-8")
+    return resources.files(__package__).joinpath("templates", name).read_text(encoding="utf-8")
 
 
 def _number(value: float, digits: int = 4) -> str:

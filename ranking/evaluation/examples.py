@@ -8,7 +8,7 @@ import numpy as np
 
 from features.states import UserState
 from ranking.catalogue import LiveCatalogue
-from ranking.evaluation_result import Example, ExampleItem
+from ranking.evaluation.result import Example, ExampleItem
 from ranking.types import BoolArray, FloatArray, Ranking, RowArray
 
 _TITLES = 5

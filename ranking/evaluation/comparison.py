@@ -8,9 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from ranking.bootstrap import Bootstrap, Estimate
-from ranking.evaluation_result import CURVE, Difference, Slice
-from ranking.metrics import (
+from ranking.evaluation.bootstrap import Bootstrap, Estimate
+from ranking.evaluation.metrics import (
     coverage_at,
     diversity_at,
     hit_rate_at,
@@ -21,6 +20,7 @@ from ranking.metrics import (
     reciprocal_rank,
     relevant_counts,
 )
+from ranking.evaluation.result import CURVE, Difference, Slice
 from ranking.types import BoolArray, DoubleArray, FloatArray, RowArray
 
 SLICE_METRICS = ("ndcg_at_10", "recall_at_200")

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from features.errors import ConfigError, InputError
 from features.store import read_interactions
-from ranking.evaluation_result import EvaluationResult
-from ranking.measurement import EvaluationConfig, measure
+from ranking.evaluation.measurement import EvaluationConfig, measure
+from ranking.evaluation.replay import Progress
+from ranking.evaluation.report import write_report
+from ranking.evaluation.result import EvaluationResult
 from ranking.protocols import ProtocolName, Split, leave_last_out, time_cut, time_split
 from ranking.release import (
     Release,
@@ -21,8 +23,6 @@ from ranking.release import (
     open_pipeline,
     release_path,
 )
-from ranking.replay import Progress
-from ranking.report import write_report
 
 if TYPE_CHECKING:
     import psycopg

@@ -18,8 +18,8 @@ from features.encode import encode_items
 from features.states import UserState
 from features.store import FeatureStore
 from ranking.catalogue import LiveCatalogue
-from ranking.evaluation_result import CURVE
-from ranking.metrics import hits
+from ranking.evaluation.metrics import hits
+from ranking.evaluation.result import CURVE
 from ranking.pipeline import ItemFeatures, Pipeline
 from ranking.types import DoubleArray, FloatArray, Items, Query, Ranking, RowArray
 

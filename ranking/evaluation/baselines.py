@@ -1,7 +1,8 @@
 """Baselines that the cascade is compared with, given the same events and the same seen filter.
 
 Each one scores the whole catalogue for a batch of users from the training events alone; where
-its own evidence says nothing, popularity decides. :mod:`ranking.tuning` picks their settings.
+its own evidence says nothing, popularity decides. :mod:`ranking.evaluation.tuning` picks their
+settings.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from scipy import sparse
 
-from ranking.training_events import TrainingEvents
+from ranking.evaluation.events import TrainingEvents
 from ranking.types import BoolArray, DoubleArray, FloatArray, RowArray
 
 DAY = 86400.0

@@ -11,9 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ranking.baselines import Baseline, Ease, ItemToItem, Popularity, RecentPopularity, rank
-from ranking.metrics import hits, ndcg_at, relevant_counts
-from ranking.training_events import TrainingEvents, Validation
+from ranking.evaluation.baselines import (
+    Baseline,
+    Ease,
+    ItemToItem,
+    Popularity,
+    RecentPopularity,
+    rank,
+)
+from ranking.evaluation.events import TrainingEvents, Validation
+from ranking.evaluation.metrics import hits, ndcg_at, relevant_counts
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,21 @@ from pydantic import BaseModel, ConfigDict, Field
 from features.asof import states_as_of
 from features.errors import InputError
 from features.states import Interactions
-from ranking.baselines import rank
-from ranking.bootstrap import Bootstrap
 from ranking.catalogue import LiveCatalogue
-from ranking.comparison import TestSet, accuracies, coverages, differences, estimates, slices
-from ranking.evaluation_result import (
+from ranking.evaluation.baselines import rank
+from ranking.evaluation.bootstrap import Bootstrap
+from ranking.evaluation.comparison import (
+    TestSet,
+    accuracies,
+    coverages,
+    differences,
+    estimates,
+    slices,
+)
+from ranking.evaluation.events import TrainingEvents
+from ranking.evaluation.examples import example
+from ranking.evaluation.replay import Progress, Replay, as_of_features, latencies, replay
+from ranking.evaluation.result import (
     CURVE,
     AnnRecall,
     EvaluationResult,
@@ -30,13 +40,10 @@ from ranking.evaluation_result import (
     ModelFigures,
     Percentiles,
 )
-from ranking.example_users import example
+from ranking.evaluation.tuning import families, tuned
 from ranking.pipeline import Pipeline
 from ranking.protocols import Split
-from ranking.replay import Progress, Replay, as_of_features, latencies, replay
 from ranking.retrieval.exact import ExactIndex, recall
-from ranking.training_events import TrainingEvents
-from ranking.tuning import families, tuned
 from ranking.types import DoubleArray, RowArray
 
 _ANN_K = 200
