@@ -19,6 +19,9 @@ from urllib.parse import urlsplit
 import numpy as np
 import uvloop
 
+ATTEMPTS = 3
+"""How often one request is sent again before the run fails."""
+
 
 @dataclass(slots=True)
 class Measured:
@@ -30,6 +33,8 @@ class Measured:
         One for each answer with status 200, in milliseconds.
     failed : int
         Answers with another status.
+    reconnected : int
+        Requests sent again, since the server had closed the kept connection.
     seconds : float
         From the first request sent to the last answer.
     client_cpu_ms : float
@@ -40,6 +45,7 @@ class Measured:
 
     latencies_ms: list[float] = field(default_factory=list)
     failed: int = 0
+    reconnected: int = 0
     seconds: float = 0.0
     client_cpu_ms: float = 0.0
     bodies: list[bytes] = field(default_factory=list)
@@ -55,6 +61,7 @@ class Measured:
             "p99_ms": round(float(p99), 3),
             "qps": round(len(self.latencies_ms) / self.seconds, 1),
             "failed": self.failed,
+            "reconnected": self.reconnected,
             "client_cpu_ms": round(self.client_cpu_ms, 4),
         }
 
@@ -70,9 +77,16 @@ def post_request(url: str, path: str, body: bytes) -> bytes:
 
 
 class _Client(asyncio.Protocol):
-    """One connection; takes requests from a shared iterator until there are none left."""
+    """One client; takes requests from a shared iterator until there are none left.
 
-    def __init__(self, requests: Iterator[bytes], into: Measured, keep: bool) -> None:
+    A server may close a kept connection at any time, as a proxy does when it reloads: then the
+    request that got no answer goes out again over a new one, and its time goes on.
+    """
+
+    def __init__(
+        self, address: tuple[str, int], requests: Iterator[bytes], into: Measured, keep: bool
+    ) -> None:
+        self.address = address
         self.requests = requests
         self.into = into
         self.keep = keep
@@ -81,20 +95,26 @@ class _Client(asyncio.Protocol):
         self.body_at = 0
         self.missing = 0
         self.status_ok = False
-        self.waiting = False
+        self.waiting: bytes | None = None
+        self.attempts = 0
+
+    async def connect(self) -> None:
+        """Open the connection; a request that waits for its answer is sent at once."""
+        await asyncio.get_running_loop().create_connection(lambda: self, *self.address)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's own class
+        if self.waiting is not None:
+            self.transport.write(self.waiting)
 
     def send_next(self) -> None:
-        request = next(self.requests, None)
-        self.waiting = request is not None
-        if request is None:
+        self.waiting = next(self.requests, None)
+        self.attempts = 0
+        if self.waiting is None:
             self.transport.close()
             return
-        self.body_at = 0
         self.sent = time.perf_counter()
-        self.transport.write(request)
+        self.transport.write(self.waiting)
 
     def data_received(self, data: bytes) -> None:
         self.buffer += data
@@ -118,13 +138,24 @@ class _Client(asyncio.Protocol):
         if self.keep:
             self.into.bodies.append(bytes(self.buffer[self.body_at :]))
         self.buffer.clear()
+        self.body_at = 0
         self.send_next()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self.waiting:
+        if self.waiting is None:
+            self.done.set_result(None)
+        elif self.buffer or self.attempts == ATTEMPTS:
             self.done.set_exception(exc or ConnectionError("the server closed the connection"))
         else:
-            self.done.set_result(None)
+            self.attempts += 1
+            self.into.reconnected += 1
+            self.again = asyncio.ensure_future(self.connect())
+            self.again.add_done_callback(self._reconnected)
+
+    def _reconnected(self, task: asyncio.Future[None]) -> None:
+        error = task.exception()
+        if error is not None:
+            self.done.set_exception(error)
 
 
 async def _drive(
@@ -133,12 +164,10 @@ async def _drive(
     host, port = urlsplit(url).hostname, urlsplit(url).port
     if host is None or port is None:
         raise ConnectionError(f"service url {url!r}: expected http://HOST:PORT")
-    loop = asyncio.get_running_loop()
     shared = iter(requests)
-    connections = [
-        (await loop.create_connection(lambda: _Client(shared, into, keep), host, port))[1]
-        for _ in range(clients)
-    ]
+    connections = [_Client((host, port), shared, into, keep) for _ in range(clients)]
+    for connection in connections:
+        await connection.connect()
     cpu, started = time.process_time(), time.perf_counter()
     for connection in connections:
         connection.send_next()

@@ -13,6 +13,7 @@ import pytest
 from loadtests import generator
 
 DELAY_S = 0.02
+CLOSED: set[bytes] = set()
 
 
 class Handler(socketserver.StreamRequestHandler):
@@ -28,7 +29,10 @@ class Handler(socketserver.StreamRequestHandler):
             body = self.rfile.read(length)
             if path == b"/close":
                 return
-            status = b"200 OK" if path == b"/echo" else b"500 Internal Server Error"
+            if path == b"/once" and body not in CLOSED:
+                CLOSED.add(body)
+                return
+            status = b"200 OK" if path != b"/broken" else b"500 Internal Server Error"
             time.sleep(DELAY_S)
             head = b"HTTP/1.1 %s\r\nContent-Type: a/b\r\nContent-Length: %d\r\n\r\n"
             self.wfile.write(head % (status, len(body)) + body[:1])
@@ -77,7 +81,14 @@ def test_another_status_is_a_failure_not_a_latency(url: str) -> None:
     assert measured.summary()["qps"] == 0
 
 
-def test_a_closed_connection_is_an_error(url: str) -> None:
+def test_a_closed_connection_is_opened_again(url: str) -> None:
+    measured = generator.run(url, echo(url, "/once", 6), 2, keep=True)
+    assert sorted(json.loads(body)["n"] for body in measured.bodies) == list(range(6))
+    assert measured.reconnected == 6
+    assert measured.failed == 0
+
+
+def test_a_connection_that_never_lasts_is_an_error(url: str) -> None:
     with pytest.raises(ConnectionError):
         generator.run(url, echo(url, "/close", 2), 1)
 
