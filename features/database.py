@@ -25,6 +25,7 @@ __all__ = [
     "stop_embedded",
 ]
 
+_RECONNECT_S = 1.0
 _SESSION_OPTIONS = "-c search_path=shortlist -c timezone=UTC"
 
 
@@ -48,7 +49,7 @@ class DatabaseConfig(BaseModel):
         default=256, ge=0, description="Requests that may wait for a connection; 0: no limit."
     )
     pool_timeout_s: float = Field(
-        default=2.0, gt=0, description="Longest wait for a connection of the pool, in seconds."
+        default=1.0, gt=0, description="Longest wait for a connection of the pool, in seconds."
     )
     connect_timeout_s: int = Field(
         default=5, ge=1, description="Longest wait for PostgreSQL to accept, in seconds."
@@ -124,6 +125,9 @@ def open_pool(url: str, config: DatabaseConfig) -> AsyncConnectionPool[AsyncConn
         max_size=max(config.pool_max_size, config.pool_min_size),
         max_waiting=config.max_waiting,
         timeout=config.pool_timeout_s,
+        # Not minutes with ever longer pauses: the next request tries again, so a database that
+        # is back is used within about a second.
+        reconnect_timeout=_RECONNECT_S,
         open=False,
         configure=_configure,
         kwargs={

@@ -7,10 +7,16 @@ do not share them.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import logging
 import os
 import time
 from pathlib import Path
+
+from serve.logs import NAME
+
+_LOGGER = logging.getLogger(NAME)
 
 
 class AnswerStore:
@@ -49,17 +55,20 @@ class AnswerStore:
             return answer
         path = self._path(user_id, request_id)
         temporary = path.with_name(f"{path.name}.{os.getpid()}")
-        temporary.write_bytes(answer)
         try:
+            temporary.write_bytes(answer)
             os.link(temporary, path)
         except FileExistsError:
             kept = self.get(user_id, request_id)
             if kept is not None:
                 return kept
             temporary.replace(path)
-            return answer
+        except OSError as error:
+            # A full disk costs the promise, not the answer.
+            _LOGGER.warning("the answer to request id %r is not kept: %s", request_id, error)
         finally:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                temporary.unlink()
         return answer
 
     def sweep(self) -> int:

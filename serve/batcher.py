@@ -24,7 +24,7 @@ class QueueFull(ShortlistError):
 
 
 class Expired(ShortlistError):
-    """The deadline passed before the request's turn came."""
+    """The deadline passed before there was an answer."""
 
 
 class Closed(ShortlistError):
@@ -102,7 +102,8 @@ class Batcher(Generic[T, R]):
         rows : int
             What it weighs in a batch, in rows.
         deadline : float
-            Seconds in the time of `clock`; not started after it.
+            Seconds in the time of `clock`. At this moment the request fails, whatever its
+            batch waits for.
 
         Returns
         -------
@@ -124,6 +125,9 @@ class Batcher(Generic[T, R]):
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
         self._queue.append(_Waiting(request, rows, deadline, future))
+        if deadline != float("inf"):
+            timer = loop.call_later(deadline - self._clock(), self._expire, future)
+            future.add_done_callback(lambda _: timer.cancel())
         if not self.busy:
             task = loop.create_task(self._drain())
             self._drains.add(task)
@@ -154,6 +158,11 @@ class Batcher(Generic[T, R]):
             await self._settle(batch)
         self._drains.discard(task)
 
+    def _expire(self, future: asyncio.Future[R]) -> None:
+        if not future.done():
+            self.dropped["expired"] += 1
+            future.set_exception(Expired("its deadline passed before there was an answer"))
+
     def _take(self) -> list[_Waiting[T, R]]:
         """Return the next batch without the cancelled and the expired."""
         batch: list[_Waiting[T, R]] = []
@@ -161,11 +170,12 @@ class Batcher(Generic[T, R]):
         now = self._clock()
         while self._queue and len(batch) < self._max_requests:
             waiting = self._queue[0]
-            if waiting.future.done():
+            if waiting.deadline <= now:
+                self._expire(waiting.future)
+            if waiting.future.cancelled():
                 self.dropped["cancelled"] += 1
-            elif waiting.deadline <= now:
-                self.dropped["expired"] += 1
-                waiting.future.set_exception(Expired("its deadline passed while it waited"))
+            elif waiting.future.done():
+                pass
             elif batch and rows + waiting.rows > self._max_rows:
                 break
             else:

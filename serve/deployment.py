@@ -36,6 +36,10 @@ class StartError(ShortlistError):
     """The service did not become ready."""
 
 
+class ServiceEnded(ShortlistError):
+    """The main process of the service ended although nobody stopped it."""
+
+
 @dataclass(slots=True)
 class RunningService:
     """A service that this process started.
@@ -71,6 +75,20 @@ class RunningService:
             return False
         last = max((path.stat().st_mtime for path in self.instance.proxy_files()), default=0.0)
         return last < time.time() - _QUIET_S
+
+    def wait(self) -> None:
+        """Wait as long as the service runs; a signal handler that raises ends the wait.
+
+        Raises
+        ------
+        ServiceEnded
+            Its main process is gone; what it printed last is in the message.
+        """
+        status = self._process.wait()
+        raise ServiceEnded(
+            f"the service ended by itself with exit status {status}; start it again. "
+            f"{self.log} ends with:\n{_tail(self.log)}"
+        )
 
     def stop(self) -> None:
         """End every process of the service and remove its directory; again: nothing."""

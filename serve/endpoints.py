@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from features.errors import InputError
+from features.errors import InputError, ShortlistError
 from features.events import record_events_async
 from features.items import retire_item, upsert_items
 from serve.asgi import (
@@ -49,9 +49,6 @@ from serve.schemas import (
 _LISTS = frozenset({"context_item_ids", "exclude_item_ids", "categories", "pins", "fields"})
 _HTML: Header = (b"content-type", b"text/html; charset=utf-8")
 _TEXT: Header = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
-
-# How long /readyz waits for the database, in seconds.
-_DATABASE_S = 1.0
 
 
 @dataclass(slots=True)
@@ -155,7 +152,8 @@ class Endpoints:
         rows, single = read_rows(body, self._event, Event)
         _raise_single(rows, single)
         good = [event_row(row) for row in rows if isinstance(row, Event)]
-        stored = await record_events_async(self._engine.pool, good) if good else []
+        engine = self._engine
+        stored = await engine.in_time(record_events_async(engine.pool, good)) if good else []
         result = results_of(rows, single, lambda row: row.event_id, stored)
         return self._bulk("event", result)
 
@@ -165,13 +163,15 @@ class Endpoints:
         rows, single = read_rows(body, self._item, Item)
         _raise_single(rows, single)
         good = [item_input(row) for row in rows if isinstance(row, Item)]
-        stored = await upsert_items(self._engine.pool, good) if good else []
+        engine = self._engine
+        stored = await engine.in_time(upsert_items(engine.pool, good)) if good else []
         result = results_of(rows, single, lambda row: row.item_id, stored)
         return self._bulk("item", result)
 
     async def delete_item(self, _: Scope, __: Receive, identifier: str, ___: float) -> Outcome:
         """DELETE /v1/items/{id}."""
-        if await retire_item(self._engine.pool, check_id(identifier)) is None:
+        engine = self._engine
+        if await engine.in_time(retire_item(engine.pool, check_id(identifier))) is None:
             raise _unknown_item(identifier)
         return self._json(Retired(identifier, "retired"))
 
@@ -215,15 +215,11 @@ class Endpoints:
         return Outcome(Reply(200, self._page, (_HTML,)))
 
     async def _check_database(self) -> Check:
-        # Waiting with a timeout of asyncio would itself wait for the driver to give up.
-        reading = asyncio.ensure_future(self._engine.ping())
-        done, _ = await asyncio.wait([reading], timeout=_DATABASE_S)
-        if not done:
-            reading.cancel()
-            reading.add_done_callback(lambda task: task.cancelled() or task.exception())
-            return Check("database", False, f"no answer within {_DATABASE_S:.0f} s")
-        error = reading.exception()
-        return Check("database", error is None, "reachable" if error is None else str(error))
+        try:
+            await self._engine.ping()
+        except ShortlistError as error:
+            return Check("database", False, str(error))
+        return Check("database", True, "reachable")
 
     def _json(self, body: msgspec.Struct) -> Outcome:
         return Outcome(Reply(200, self._encoder.encode(body)))

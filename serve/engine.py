@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from features.database import open_pool, resolve_url
-from features.errors import DatabaseError, DatabaseUnavailable
+from features.errors import DatabaseError, DatabaseUnavailable, ShortlistError
 from features.events import record_impressions
 from features.states import UserState
 from features.store import FeatureStore
@@ -26,13 +27,24 @@ from serve.batcher import Batcher, Closed, Expired, QueueFull
 from serve.config import Settings
 from serve.impressions import ImpressionWriter, Shown
 from serve.loading import load_serving
+from serve.logs import NAME
 from serve.metrics import Metrics
 from serve.problems import ProblemError
 from serve.respond import Answer, Job, Ranked, query_of, respond
 from serve.schemas import RecommendationRequest
 from serve.serving import Load, ReleaseHolder, Serving
 
+T = TypeVar("T")
+
+_LOGGER = logging.getLogger(NAME)
+
 _clock = time.perf_counter
+
+# Seconds between two publications of metrics, and between two clean-ups of kept answers.
+_PUBLISH_S = 1.0
+_SWEEP_S = 30.0
+# How long /readyz waits for the database, in seconds.
+_PING_S = 1.0
 
 
 class Engine:
@@ -81,7 +93,6 @@ class Engine:
             self._write_impressions,
             self.metrics,
             capacity=config.impression_queue,
-            flush_s=config.impression_flush_s,
         )
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -89,13 +100,15 @@ class Engine:
         """Connect, load the current release if there is one, and start the background work."""
         await self.pool.open()
         await self.holder.open(self.pool, self._threads)
-        background: list[Coroutine[Any, Any, None]] = [
-            self.impressions.run(),
-            self.holder.follow_releases(),
-            self.holder.follow_catalogue(),
-            self._housekeeping(),
+        config = self.settings.serve
+        background: list[tuple[Callable[[], Awaitable[object]], float]] = [
+            (self.impressions.flush, config.impression_flush_s),
+            (self.holder.follow_releases, config.release_poll_s),
+            (self.holder.follow_catalogue, config.catalogue_poll_s),
+            (self._publish, _PUBLISH_S),
+            (self._sweep, _SWEEP_S),
         ]
-        self._tasks = [asyncio.create_task(work) for work in background]
+        self._tasks = [asyncio.create_task(repeat(work, every)) for work, every in background]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -105,7 +118,8 @@ class Engine:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.impressions.flush()
-        self.metrics.flush()
+        with contextlib.suppress(OSError):
+            self.metrics.flush()
         self._threads.shutdown(wait=True)
         with contextlib.suppress(Exception):
             await self.pool.close(timeout=2)
@@ -197,7 +211,27 @@ class Engine:
         ShortlistError
             Whatever keeps it from answering.
         """
-        await self.store.user_states(["/readyz"])
+        await self.in_time(self.store.user_states(["/readyz"]), _PING_S)
+
+    async def in_time(self, work: Awaitable[T], seconds: float | None = None) -> T:
+        """Wait for the database, at most as long as a request may take by default.
+
+        A frozen server heeds no timeout of its own, and giving up the driver's call would wait
+        for that server too: so the call is left behind.
+
+        Raises
+        ------
+        DatabaseUnavailable
+            There was no answer within `seconds`.
+        """
+        seconds = seconds or self.settings.serve.deadline_ms / 1e3
+        task = asyncio.ensure_future(work)
+        done, _ = await asyncio.wait([task], timeout=seconds)
+        if not done:
+            task.cancel()
+            task.add_done_callback(lambda late: late.cancelled() or late.exception())
+            raise DatabaseUnavailable(f"no answer of the database within {seconds:g} s")
+        return task.result()
 
     async def ranked(self, future: asyncio.Future[Ranked]) -> Ranked:
         """Wait for a queued request.
@@ -258,7 +292,9 @@ class Engine:
         assert serving is not None
         taken = _clock()
         try:
-            states = await self.store.user_states([job.request.user_id for job in jobs])
+            states = await self.in_time(
+                self.store.user_states([job.request.user_id for job in jobs])
+            )
         except DatabaseUnavailable as error:
             # Not the fault of one request: halving the batch would only ask again and again.
             return [error] * len(jobs)
@@ -285,20 +321,29 @@ class Engine:
     async def _write_impressions(self, rows: Sequence[Any]) -> int:
         return await record_impressions(self.pool, rows)
 
-    async def _housekeeping(self) -> None:
-        """Publish this replica's figures every second and forget old answers."""
-        loop = asyncio.get_running_loop()
-        swept = loop.time()
-        while True:
-            for reason, number in self.batcher.dropped.items():
-                self.metrics.count("shortlist_requests_dropped", reason, by=number)
-                self.batcher.dropped[reason] = 0
-            self.metrics.gauge("shortlist_queued_requests", self.batcher.queued)
-            self.metrics.flush()
-            if loop.time() - swept > 30:
-                swept = loop.time()
-                await loop.run_in_executor(None, self.answers.sweep)
-            await asyncio.sleep(1)
+    async def _publish(self) -> None:
+        """Publish this replica's figures."""
+        for reason, number in self.batcher.dropped.items():
+            self.metrics.count("shortlist_requests_dropped", reason, by=number)
+            self.batcher.dropped[reason] = 0
+        self.metrics.gauge("shortlist_queued_requests", self.batcher.queued)
+        self.metrics.flush()
+
+    async def _sweep(self) -> None:
+        """Forget old answers."""
+        await asyncio.get_running_loop().run_in_executor(None, self.answers.sweep)
+
+
+async def repeat(work: Callable[[], Awaitable[object]], every_s: float) -> None:
+    """Do `work` every `every_s` seconds until cancelled; one that fails is done again."""
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            await work()
+        except ShortlistError as error:
+            _LOGGER.warning("%s: %s", work.__name__, error)
+        except Exception:
+            _LOGGER.exception("%s failed and is tried again", work.__name__)
 
 
 def _timed(

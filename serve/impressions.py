@@ -6,7 +6,6 @@ never wait for them.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import time
@@ -82,8 +81,6 @@ class ImpressionWriter:
     metrics : Metrics
     capacity : int
         Most rows that wait; 0 records nothing.
-    flush_s : float
-        Seconds between two writes.
     """
 
     def __init__(
@@ -92,12 +89,10 @@ class ImpressionWriter:
         metrics: Metrics,
         *,
         capacity: int,
-        flush_s: float,
     ) -> None:
         self._write = write
         self._metrics = metrics
         self._capacity = capacity
-        self._flush_s = flush_s
         self._waiting: deque[Shown] = deque()
         self._rows = 0
 
@@ -108,12 +103,6 @@ class ImpressionWriter:
             return
         self._rows += len(shown.items)
         self._waiting.append(shown)
-
-    async def run(self) -> None:
-        """Write until cancelled."""
-        while True:
-            await asyncio.sleep(self._flush_s)
-            await self.flush()
 
     async def flush(self, patience_s: float = 5.0) -> None:
         """Write what waits now, for at most `patience_s` seconds and up to the first error."""

@@ -74,6 +74,9 @@ class _Snapshot(Struct):
     gauges: dict[str, list[tuple[Labels, float]]]
 
 
+_DECODER = msgspec.json.Decoder(_Snapshot)
+
+
 class Metrics:
     """The figures of one replica, and the sum over all.
 
@@ -90,6 +93,7 @@ class Metrics:
         self._histograms: dict[str, dict[Labels, _Histogram]] = {name: {} for name in HISTOGRAMS}
         self._gauges: dict[str, dict[Labels, float]] = {name: {} for name in GAUGES}
         self.replica = str(os.getpid())
+        self._file = f"{self.replica}-{self._process.create_time():.0f}.json"
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True)
 
@@ -115,7 +119,7 @@ class Metrics:
         """Write this replica's figures to the shared directory."""
         if self._directory is None:
             return
-        path = self._directory / f"{self.replica}-{self._process.create_time():.0f}.json"
+        path = self._directory / self._file
         temporary = path.with_suffix(".tmp")
         temporary.write_bytes(msgspec.json.encode(self._snapshot()))
         temporary.replace(path)
@@ -123,7 +127,6 @@ class Metrics:
     def exposition(self) -> bytes:
         """Return the sum over all replicas in the text format of Prometheus."""
         self.gauge("shortlist_resident_bytes", self._process.memory_info().rss)
-        self.flush()
         registry = CollectorRegistry()
         registry.register(_Sum(self._snapshots()))
         return generate_latest(registry)
@@ -138,10 +141,11 @@ class Metrics:
         )
 
     def _snapshots(self) -> list[_Snapshot]:
-        if self._directory is None:
-            return [self._snapshot()]
-        decoder = msgspec.json.Decoder(_Snapshot)
-        return [decoder.decode(path.read_bytes()) for path in self._directory.glob("*.json")]
+        found = [self._snapshot()]
+        if self._directory is not None:
+            others = [path for path in self._directory.glob("*.json") if path.name != self._file]
+            found += [_DECODER.decode(path.read_bytes()) for path in others]
+        return found
 
 
 class _Sum:

@@ -6,6 +6,7 @@ settings from standard input.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -15,17 +16,21 @@ import threading
 from pathlib import Path
 from types import FrameType
 
+import psutil
 import ray
 from ray import serve as ray_serve
 from ray.serve.config import HTTPOptions
 from ray.serve.schema import LoggingConfig
 
 from serve.config import Settings
+from serve.deployment import processes
 from serve.ray_environment import Instance
 from serve.replica import Api, FineRanker
 
 # Seconds that a replica gets for the requests it has when it is replaced or stopped.
 _GRACE_S = 10.0
+# Seconds that answers under way get when the service stops.
+_DRAIN_S = 3.0
 # Bytes: what passes between processes here is small; Ray would take a third of the memory.
 _OBJECT_STORE = 80 * 2**20
 
@@ -65,6 +70,15 @@ def _logging() -> LoggingConfig:
     return LoggingConfig(log_level="WARNING", enable_access_log=False)
 
 
+def _drain(instance: str) -> None:
+    """Let the proxy take no more connections and finish what it has; then it ends."""
+    proxies = [process for process in processes(instance) if process.name() == "haproxy"]
+    for proxy in proxies:
+        with contextlib.suppress(psutil.Error):
+            proxy.send_signal(signal.SIGUSR1)
+    psutil.wait_procs(proxies, timeout=_DRAIN_S)
+
+
 def main(directory: Path) -> None:
     """Run until SIGTERM or SIGINT, or until the process that started this one is gone."""
     settings = Settings.model_validate_json(sys.stdin.read())
@@ -97,6 +111,7 @@ def main(directory: Path) -> None:
         while os.getppid() == starter and not stop.wait(1):
             pass
     finally:
+        _drain(directory.name)
         ray_serve.shutdown()
         ray.shutdown()
         if os.getppid() != starter:

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from features.errors import ReleaseError, ShortlistError
+from features.errors import DatabaseUnavailable, ReleaseError, ShortlistError
 from features.items import Pool, changed_items
 from features.states import cold_state
 from ranking.catalogue import LiveCatalogue
@@ -76,12 +76,13 @@ class ReleaseHolder:
 
     def __init__(self, settings: Settings, metrics: Metrics, load: Load) -> None:
         self._home = settings.home
-        self._config = settings.serve
         self._metrics = metrics
         self._load = load
         self._pool: Pool | None = None
         self._threads: ThreadPoolExecutor | None = None
-        self._tried: str | None = None
+        # The release that was taken or refused last, and one that waits for the database.
+        self._settled: str | None = None
+        self._loaded: Serving | None = None
         self._applying = asyncio.Lock()
         self.serving: Serving | None = None
         self.refused: dict[str, str] = {}
@@ -89,23 +90,15 @@ class ReleaseHolder:
     async def open(self, pool: Pool, threads: ThreadPoolExecutor) -> None:
         """Load the promoted release, if there is one."""
         self._pool, self._threads = pool, threads
-        await self._look()
-
-    async def follow_releases(self) -> None:
-        """Take every newly promoted release into service, until cancelled."""
-        while True:
-            await asyncio.sleep(self._config.release_poll_s)
-            await self._look()
+        try:
+            await self.follow_releases()
+        except DatabaseUnavailable as error:
+            _LOGGER.warning("the release waits for the database: %s", error)
 
     async def follow_catalogue(self) -> None:
-        """Lay changed items over the release in service, until cancelled."""
-        while True:
-            await asyncio.sleep(self._config.catalogue_poll_s)
-            if self.serving is not None:
-                try:
-                    await self._catch_up(self.serving)
-                except ShortlistError as error:
-                    _LOGGER.warning("changed items cannot be read: %s", error)
+        """Lay items that changed over the release in service."""
+        if self.serving is not None:
+            await self._catch_up(self.serving)
 
     def on_disk(self) -> tuple[str | None, list[str]]:
         """Return the promoted release, and all of them, newest first."""
@@ -125,19 +118,31 @@ class ReleaseHolder:
             )
         return Check("release", False, self.refused.get(promoted, f"{promoted} is being loaded"))
 
-    async def _look(self) -> None:
+    async def follow_releases(self) -> None:
+        """Take a newly promoted release into service, or refuse it.
+
+        Raises
+        ------
+        DatabaseUnavailable
+            The release is good but cannot be brought up to date now; call again.
+        """
         promoted = current_release(self._home)
-        if promoted is None or promoted == self._tried:
+        if promoted is None or promoted == self._settled:
             return
-        # A refused release is not tried again until another one was promoted.
-        self._tried = promoted
         if self.serving is not None and self.serving.id == promoted:
+            self._settled = promoted
             return
         started = time.perf_counter()
         try:
-            serving = await asyncio.to_thread(self._load_warm, self._home / "releases" / promoted)
-            await self._catch_up(serving)
+            if self._loaded is None or self._loaded.id != promoted:
+                path = self._home / "releases" / promoted
+                self._loaded = await asyncio.to_thread(self._load_warm, path)
+            await self._catch_up(self._loaded)
+        except DatabaseUnavailable:
+            raise
         except Exception as error:
+            # Not tried again until another one was promoted.
+            self._settled, self._loaded = promoted, None
             reason = str(error) if isinstance(error, ShortlistError) else repr(error)
             self.refused[promoted] = reason
             self._metrics.count("shortlist_release_swaps", "refused")
@@ -152,7 +157,8 @@ class ReleaseHolder:
             )
             return
         self.refused.pop(promoted, None)
-        self.serving = serving
+        self._settled = promoted
+        self.serving, self._loaded = self._loaded, None
         self._metrics.count("shortlist_release_swaps", "taken")
         self._metrics.gauge("shortlist_release_info", 1, promoted)
         _LOGGER.info(

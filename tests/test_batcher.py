@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -160,6 +161,23 @@ def test_an_expired_request_is_answered_and_not_run():
         assert await good == 4
         assert work.batches == [[0], [2]]
         assert tested.dropped["expired"] == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_deadline_holds_while_the_batch_runs():
+    async def scenario() -> None:
+        gate = asyncio.Event()
+        work = Doubler(gate)
+        tested = batcher(work.run)
+        late, good = tested.submit(1, deadline=time.monotonic() + 0.05), tested.submit(2)
+        with pytest.raises(Expired):
+            await asyncio.wait_for(late, 5)
+        assert not good.done()
+        gate.set()
+        assert await good == 4
+        assert work.batches == [[1, 2]]
+        assert tested.dropped == {"expired": 1, "cancelled": 0, "queue_full": 0}
 
     asyncio.run(scenario())
 

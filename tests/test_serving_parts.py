@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import runpy
+import subprocess
 import sys
 import threading
 import time
@@ -27,9 +28,11 @@ from ranking.catalogue import LiveCatalogue
 from ranking.types import RankedItem, SourceHit
 from serve import logs
 from serve.answers import AnswerStore
+from serve.deployment import RunningService, ServiceEnded
 from serve.haproxy import mend
 from serve.impressions import ImpressionWriter, Shown
 from serve.metrics import Metrics
+from serve.ray_environment import Instance
 from serve.remote import RemoteRankers, join, part
 from serve.tracing import make_tracer
 
@@ -70,6 +73,15 @@ def test_answers_are_bounded(tmp_path):
     assert store.get("u", "9") is None
 
 
+def test_a_service_that_ends_by_itself_is_said(tmp_path):
+    log = tmp_path / "service.log"
+    log.write_text("out of memory")
+    process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+    service = RunningService("http://x", process.pid, log, Instance(tmp_path / "i"), process)
+    with pytest.raises(ServiceEnded, match=r"exit status 3; start it again.*\nout of memory"):
+        service.wait()
+
+
 def shown(items: int, scenario: str | None = None) -> Shown:
     catalogue = LiveCatalogue(make_table(20))
     ranked = [
@@ -94,7 +106,7 @@ class Database:
 def test_impressions_are_bounded_and_survive_errors():
     async def scenario() -> None:
         database, metrics = Database(), Metrics()
-        writer = ImpressionWriter(database.write, metrics, capacity=10, flush_s=1)
+        writer = ImpressionWriter(database.write, metrics, capacity=10)
         writer.add(shown(4))
         writer.add(shown(4))
         writer.add(shown(4))  # no room

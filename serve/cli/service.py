@@ -80,7 +80,7 @@ def serve(
             # Ray installs handlers of its own while it starts.
             stoppable.arm()
             ERR.print(f"serving on {service.url}, docs on {service.url}/docs; Ctrl-C stops it")
-            signal.pause()
+            service.wait()
         except Stopped:
             ERR.print("stopping")
         finally:
