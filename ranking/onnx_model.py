@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from features.errors import ConfigError, ReleaseError, SpecMismatch
 
+_CUDA = "CUDAExecutionProvider"
 _DTYPES = {
     "tensor(float)": np.dtype(np.float32),
     "tensor(double)": np.dtype(np.float64),
@@ -58,7 +62,7 @@ class OnnxModel:
     ReleaseError
         If ONNX Runtime cannot load the file.
     ConfigError
-        If ``provider="cuda"`` and this machine or wheel has none.
+        If ``provider="cuda"`` and the model does not run there.
     """
 
     def __init__(self, path: Path, config: OnnxConfig | None = None) -> None:
@@ -75,10 +79,16 @@ class OnnxModel:
             self._session = ort.InferenceSession(str(path), options, providers=providers)
         except Exception as error:  # ONNX Runtime's exceptions share no public base class.
             raise ReleaseError(f"{path.name} cannot be loaded by ONNX Runtime: {error}") from error
+        self.provider: str = self._session.get_providers()[0]
+        if config.provider == "cuda" and self.provider != _CUDA:
+            raise ConfigError(
+                f"onnx.provider is 'cuda', but ONNX Runtime runs {path.name} on {self.provider}: "
+                "CUDA or cuDNN did not load; check `nvidia-smi` and the extra `gpu`, or set it to "
+                "'auto'"
+            )
         self.path = path
         self.inputs = {node.name: node for node in self._session.get_inputs()}
         self.outputs = tuple(node.name for node in self._session.get_outputs())
-        self.provider: str = self._session.get_providers()[0]
         self._expected = {
             name: (_DTYPES[node.type], len(node.shape)) for name, node in self.inputs.items()
         }
@@ -123,12 +133,20 @@ class OnnxModel:
 
 
 def _providers(wanted: str) -> list[str]:
-    has_cuda = "CUDAExecutionProvider" in ort.get_available_providers()
+    has_cuda = _CUDA in ort.get_available_providers()
     if wanted == "cuda" and not has_cuda:
         raise ConfigError(
             "onnx.provider is 'cuda', but this ONNX Runtime has no CUDA provider; "
             "install the extra `gpu` on a machine with a GPU or set it to 'auto'"
         )
-    if has_cuda and wanted in ("auto", "cuda"):
-        return ["CUDAExecutionProvider", "CPUExecutionProvider"]
-    return ["CPUExecutionProvider"]
+    if not has_cuda or wanted == "cpu":
+        return ["CPUExecutionProvider"]
+    _load_cuda()
+    return [_CUDA, "CPUExecutionProvider"]
+
+
+@functools.cache
+def _load_cuda() -> None:
+    """Load the CUDA and cuDNN that the extra `gpu` installs, which no loader path names."""
+    with contextlib.redirect_stdout(sys.stderr):  # it prints what it does not find
+        ort.preload_dlls()

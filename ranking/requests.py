@@ -13,6 +13,7 @@ from features.states import UserState
 from ranking.catalogue import LiveCatalogue
 from ranking.retrieval.filters import Filters
 from ranking.types import (
+    DAY,
     BoolArray,
     DoubleArray,
     FloatArray,
@@ -22,8 +23,6 @@ from ranking.types import (
     Query,
     RowArray,
 )
-
-DAY = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,38 +156,31 @@ class RequestReader:
         context: Sequence[Sequence[int]],
     ) -> Histories:
         B = len(queries)
-        keys = np.concatenate([state.item_keys for state in states])
-        rows = self._catalogue.rows_of_keys(keys)
-        rows[rows >= len(self._items)] = -1
-        user = np.repeat(np.arange(B), [len(state.item_keys) for state in states])
-        known = rows >= 0
-        stored = np.bincount(user[known], minlength=B)
-        added = np.array([len(some) for some in context], np.int64)
-        added = np.minimum(added, self._limit)
-        dropped = np.maximum(stored + added - self._limit, 0)  # the oldest
-        lengths = stored + added - dropped
-        L = max(1, int(lengths.max()))
-        ends = np.cumsum(stored)
-        place = np.arange(len(rows[known])) - np.repeat(ends - stored + dropped, stored)
-        fits = place >= 0
-        b, at = user[known][fits], place[fits]
+        every = self._catalogue.rows_of_keys(np.concatenate([state.item_keys for state in states]))
+        every[every >= len(self._items)] = -1
+        found = []
+        end = 0
+        for state, added in zip(states, context, strict=True):
+            start, end = end, end + len(state.item_keys)
+            known = np.flatnonzero(every[start:end] >= 0)
+            known = known[max(len(known) + len(added) - self._limit, 0) :]  # drops the oldest
+            found.append((every[start:end][known], state.values[known], state.times[known]))
+        context = [added[-self._limit :] for added in context]
+        stored = [len(rows) for rows, _, _ in found]
+        lengths = [n + len(added) for n, added in zip(stored, context, strict=True)]
+        L = max(1, *lengths)
         out = Histories(
             rows=np.full((B, L), -1, np.int64),
             values=np.zeros((B, L), np.float32),
             times=np.zeros((B, L)),
-            lengths=lengths,
+            lengths=np.array(lengths, np.int64),
             now=np.array([query.now for query in queries], np.float64),
         )
-        out.rows[b, at] = rows[known][fits]
-        out.values[b, at] = np.concatenate([state.values for state in states])[known][fits]
-        out.times[b, at] = np.concatenate([state.times for state in states])[known][fits]
-        for request, some in enumerate(context):
-            if some:
-                end = int(lengths[request])
-                here = slice(end - int(added[request]), end)
-                out.rows[request, here] = some[-self._limit :]
-                out.values[request, here] = np.nan
-                out.times[request, here] = out.now[request]
+        for b, (n, length, added) in enumerate(zip(stored, lengths, context, strict=True)):
+            out.rows[b, :n], out.values[b, :n], out.times[b, :n] = found[b]
+            out.rows[b, n:length] = added
+            out.values[b, n:length] = np.nan
+            out.times[b, n:length] = out.now[b]
         return out
 
     def _columns(self, query: Query, notes: list[Note]) -> RowArray | None:

@@ -16,7 +16,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -42,17 +42,13 @@ from ranking.retrieval.model import TwoTower
 from ranking.retrieval.retriever import RetrievalConfig
 from ranking.retrieval.sequence import EventLog, event_log, tower_inputs
 from ranking.retrieval.train import CoarseConfig, train_towers
-from ranking.types import BoolArray, FloatArray, Histories, RowArray
+from ranking.types import DAY, BoolArray, FloatArray, Histories, Progress, RowArray
 
 if TYPE_CHECKING:
     import psycopg
 
     from features.store import Catalogue, Interactions
 
-Progress = Callable[[str, int, int], None]
-"""Called as (step, done, total)."""
-
-DAY = 86_400.0
 _PARITY_LISTS = 64
 
 
@@ -81,13 +77,8 @@ class TrainingConfig(BaseModel):
     trending_items: int = Field(default=1000, ge=1, description="Items in the trending list.")
     fine: FineConfig = Field(default=FineConfig(), description="The ranker.")
     retrieval: RetrievalConfig = Field(
-        default=RetrievalConfig(
-            weights={"ann": 1.0, "item_to_item": 1.0, "trending": 0.2, "new_items": 0.2},
-            rank_constant=20.0,
-            recency_decay=0.8,
-        ),
-        description="How candidates are found, for the ranker's lists and in the release. The "
-        "defaults were tuned on the sample's last-but-one events (docs/quality-log.md).",
+        default=RetrievalConfig(),
+        description="How candidates are found, for the ranker's lists and in the release.",
     )
     parity_tolerance: float = Field(
         default=1e-3,
@@ -213,7 +204,7 @@ def _train(
             lambda done, total: steps.report("train: lists", done, total),
         )
         later = [log.rows[at + 1 : log.offsets[log.users[at] + 1]] for at in labels.tolist()]
-        examples = collect(parts, log.rows[labels], log.users[labels], later)
+        examples = collect(parts, log.rows[labels], later)
     # Its operators are too small to share: two threads wait for each other longer than they work.
     with _threads(1), steps.step("ranker"):
         ranker = train_ranker(examples, coarse.vectors, config.fine, config.seed, steps.report)
@@ -254,6 +245,7 @@ def _train(
         "users": len(log.offsets) - 1,
         "events": len(log.rows),
         "events_in_database": len(interactions.times),
+        "last_interaction": int(interactions.interaction_ids.max()),
         "labels": examples.offered,
         "labels_retrieved": len(examples),
         "parity": {

@@ -7,6 +7,7 @@ pads short rows and never leaves this package.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -17,6 +18,12 @@ FloatArray = NDArray[np.float32]
 DoubleArray = NDArray[np.float64]
 RowArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
+
+Progress = Callable[[str, int, int], None]
+"""What long work reports to: called as (step, done, total), total 0 where it is not known."""
+
+DAY = 86_400.0
+"""Seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +138,7 @@ class Query:
 
 @dataclass(slots=True)
 class Histories:
-    """The latest events of B users, oldest first, padded at the end.
+    """The latest events of B users, oldest first, padded at the end; L is at least 1.
 
     Attributes
     ----------

@@ -13,7 +13,7 @@ import httpx
 import pytest
 import uvicorn
 from fixtures_database import Server
-from tiny_run import make_run
+from tiny_runs import make_run
 
 from features.database import DatabaseConfig, connect
 from ranking.release import ReleaseConfig, build_release

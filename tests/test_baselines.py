@@ -62,20 +62,18 @@ def test_recent_popularity_counts_the_window_before_each_query():
     assert scores[0, 0] > scores[0, 3]
 
 
-def test_covisitation_by_hand():
-    events = training([[0, 1, 2], [0, 1]], items=4)
-    weights = baselines.covisitation(events, reach=2, backward=0.5, damping=0.0).toarray()
-    # 0 then 1 twice at distance 1, 1 then 2 once at distance 1, 0 then 2 once at distance 2.
-    expected = [[0, 2, 0.5, 0], [1, 0, 1, 0], [0.25, 0.5, 0, 0], [0, 0, 0, 0]]
-    np.testing.assert_allclose(weights, expected)
-    damped = baselines.covisitation(events, reach=2, backward=0.5, damping=0.5).toarray()
-    np.testing.assert_allclose(damped[0, 1], 2 / 2)
-    np.testing.assert_allclose(damped[1, 2], 1 / np.sqrt(2))
-
-
-def test_pairs_never_cross_users():
-    events = training([[0], [1], [2]], items=3)
-    assert baselines.covisitation(events, 5, 1.0, 0.5).nnz == 0
+def test_item_to_item_by_hand():
+    events = training([[0, 1, 2], [0, 1], [1], [3]], items=4)
+    users, moments = np.array([2, 3]), np.zeros(2)
+    # 0 then 1 twice at distance 1, 1 then 2 once at distance 1; nothing goes with 3.
+    plain = ItemToItem(events, reach=2, backward=0.5, damping=0.0, decay=1.0, latest=1)
+    scores = plain.scores(users, moments)
+    np.testing.assert_allclose(scores[0, [0, 2]], [2.0, 2.0])
+    assert (scores[0, [1, 3]] < 1).all()
+    assert (scores[1] < 1).all()
+    damped = ItemToItem(events, reach=2, backward=0.5, damping=0.5, decay=1.0, latest=1)
+    scores = damped.scores(users, moments)
+    np.testing.assert_allclose(scores[0, [0, 2]], [1 + 1 / np.sqrt(6), 1 + 1 / np.sqrt(3)])
 
 
 def test_item_to_item_starts_from_the_latest_item_then_popularity():

@@ -158,9 +158,9 @@ def test_ranker_inputs_have_the_shapes_that_they_promise():
 def test_empty_histories_and_no_candidates():
     items = make_items(5)
     nothing = Histories(
-        np.empty((1, 0), np.int64),
-        np.empty((1, 0), np.float32),
-        np.empty((1, 0)),
+        np.full((1, 1), -1),
+        np.zeros((1, 1), np.float32),
+        np.zeros((1, 1)),
         np.zeros(1, np.int64),
         np.zeros(1),
     )

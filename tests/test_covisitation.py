@@ -11,7 +11,7 @@ def make_log(histories: list[list[int]], items: int) -> EventLog:
     offsets = np.cumsum([0, *map(len, histories)]).astype(np.int64)
     n = len(rows)
     values, times = np.ones(n, np.float32), np.arange(n) * 60.0
-    return EventLog(rows, values, times, offsets, np.arange(n), items)
+    return EventLog(rows, times, offsets, items, values, np.arange(n))
 
 
 def test_pairs_by_hand():

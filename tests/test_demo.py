@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fixtures_database import Server
-from tiny_run import make_run
+from tiny_runs import make_run
 
 from features.database import connect
 from ranking.release import ReleaseConfig, build_release, current_release

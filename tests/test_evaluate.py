@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 import pytest
-from evaluation_worlds import fill, random_events
+from evaluation_worlds import add, fill, random_events
 from tiny_runs import write_run
 
 from features.errors import InputError, ReleaseError
@@ -49,6 +49,22 @@ def test_a_release_that_has_seen_the_test_events_is_refused(data, tmp_path):
     with pytest.raises(InputError, match="shortlist train --holdout last"):
         evaluate(data, tmp_path, release, config=QUICK)
     assert not (tmp_path / "reports").exists()
+
+
+def test_what_came_after_training_changes_no_figure(data, tmp_path):
+    interactions = read_interactions(data)
+    last = int(interactions.interaction_ids.max())
+    release = released(data, tmp_path, holdout="last", last_interaction=last)
+    before = evaluate(data, tmp_path, release, config=QUICK)
+    # One user goes on, another one appears.
+    add(data, [("u0", "i39", 900_000.0), ("new", "i1", 5.0)])
+    data.commit()
+    after = evaluate(data, tmp_path, release, config=QUICK)
+    varying = {"created", "seconds", "timing_ms", "total_ms"}
+    assert before.model_dump_json(exclude=varying) == after.model_dump_json(exclude=varying)
+    silent = released(data, tmp_path, holdout="last", last_interaction=None)
+    with pytest.raises(InputError, match="does not say on which events"):
+        evaluate(data, tmp_path, silent, config=QUICK)
 
 
 def test_a_release_trained_up_to_a_cut_is_tested_after_it(data, tmp_path):

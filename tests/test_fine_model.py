@@ -9,7 +9,7 @@ from ranking.fine.export import RANKER, export_ranker
 from ranking.fine.inputs import ranker_inputs
 from ranking.fine.model import Ranker, RankerConfig
 from ranking.fine.ranker import OnnxRanker
-from ranking.fine.train import FineConfig, scores, train_ranker
+from ranking.fine.train import INPUTS, FineConfig, train_ranker
 from ranking.onnx_model import OnnxModel
 from ranking.retrieval.retriever import RetrievalConfig, Retriever
 from ranking.retrieval.sequence import EventLog
@@ -52,7 +52,7 @@ def make_examples(n: int = 60) -> tuple[Examples, np.ndarray]:
         ]
     )
     later = [np.empty(0, np.int64)] * n
-    return collect(parts, labels, np.arange(n), later), vectors
+    return collect(parts, labels, later), vectors
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +60,13 @@ def trained() -> tuple[Ranker, Examples, np.ndarray]:
     torch.set_num_threads(1)
     examples, vectors = make_examples()
     return train_ranker(examples, vectors, SMALL, seed=0), examples, vectors
+
+
+def scores(model: Ranker, examples: Examples, vectors: np.ndarray) -> np.ndarray:
+    feeds = examples.batch(np.arange(len(examples)), vectors)
+    with torch.no_grad():
+        found = model(*(torch.from_numpy(feeds[name]) for name in INPUTS)).numpy()
+    return np.where(feeds["mask"] > 0, found, -np.inf)
 
 
 def test_learns_what_decides(trained):
@@ -80,7 +87,7 @@ def test_untrained_ranker_repeats_the_coarse_order():
 def collect_nothing() -> Examples:
     parts, _ = make_parts([2, 2])
     missed = np.array([10_000, 10_000])
-    nothing = collect(parts, missed, np.arange(2), [np.empty(0, np.int64)] * 2)
+    nothing = collect(parts, missed, [np.empty(0, np.int64)] * 2)
     assert (len(nothing), nothing.offered) == (0, 2)
     return nothing
 
@@ -97,10 +104,10 @@ def test_examples_hold_what_was_retrieved():
     labels = rows[:, 2].copy()
     labels[1] = 10_000
     later = [rows[0, 4:6], *[np.empty(0, np.int64)] * 3]
-    examples = collect(parts, labels, np.arange(4), later)
+    examples = collect(parts, labels, later)
     assert (len(examples), examples.offered) == (3, 4)
     assert examples.labels.tolist() == [2, 2, 2]
-    assert examples.groups.tolist() == [0, 2, 3]
+    np.testing.assert_array_equal(examples.rows, rows[[0, 2, 3]])
     mask = examples.inputs["mask"]
     assert mask[0].nonzero()[0].tolist() == [0, 1, 2, 3, *range(6, rows.shape[1])]
     feeds = examples.batch(np.array([0]), vectors)
@@ -115,12 +122,12 @@ def test_examples_hold_what_was_retrieved():
 def test_held_back_events_are_the_latest_and_leave_a_history():
     n = 20 + 4 + 1
     log = EventLog(
-        np.zeros(n, np.int64),
-        np.zeros(n, np.float32),
-        np.zeros(n),
-        np.array([0, 20, 24, 25]),
-        np.arange(n),
-        1,
+        rows=np.zeros(n, np.int64),
+        times=np.zeros(n),
+        offsets=np.array([0, 20, 24, 25]),
+        items=1,
+        values=np.zeros(n, np.float32),
+        positions=np.arange(n),
     )
     held = held_back(log, events=3, share=0.25)
     assert held.nonzero()[0].tolist() == [17, 18, 19, 23]
@@ -135,9 +142,7 @@ def test_onnx_file_equals_torch_for_any_shape(trained, tmp_path):
     ranker = OnnxRanker(OnnxModel(tmp_path / RANKER))
     for part in make_parts([0, 1, 60], seed=3)[0]:
         with torch.no_grad():
-            order = ("user", "item", "pair", "candidates", "history", "values", "log_gaps")
-            tensors = [torch.from_numpy(part[2][name]) for name in (*order, "lengths", "mask")]
-            wanted = model(*tensors).numpy()
+            wanted = model(*(torch.from_numpy(part[2][name]) for name in INPUTS)).numpy()
         found = ranker.score(part[2])
         np.testing.assert_allclose(found, wanted, atol=1e-4)
         assert np.isfinite(found).all()
@@ -146,8 +151,7 @@ def test_onnx_file_equals_torch_for_any_shape(trained, tmp_path):
 def test_a_candidate_s_score_does_not_depend_on_padding(trained):
     model, examples, vectors = trained
     feeds = examples.batch(np.array([0]), vectors)
-    order = ("user", "item", "pair", "candidates", "history", "values", "log_gaps")
-    tensors = {name: torch.from_numpy(feeds[name]) for name in (*order, "lengths", "mask")}
+    tensors = {name: torch.from_numpy(feeds[name]) for name in INPUTS}
     with torch.no_grad():
         alone = model(**tensors)
         for name in ("item", "pair", "candidates", "mask"):

@@ -66,7 +66,7 @@ def test_gap_of_an_event_runs_to_the_next_and_of_the_last_to_the_request():
 def test_latest_keeps_the_end_of_each_history(lengths, limit):
     histories = make_histories(make_items(20), lengths)
     short = latest(histories, limit)
-    assert short.rows.shape == (len(lengths), min(max(lengths), limit))
+    assert short.rows.shape == (len(lengths), max(1, min(max(lengths), limit)))
     for b, length in enumerate(lengths):
         n = min(length, limit)
         assert short.lengths[b] == n
@@ -90,9 +90,9 @@ def test_tower_inputs_gather_vectors_and_cut_long_histories():
 @pytest.mark.parametrize("n", [0, 5])
 def test_tower_inputs_without_any_history(n):
     nothing = Histories(
-        np.empty((2, 0), np.int64),
-        np.empty((2, 0), np.float32),
-        np.empty((2, 0)),
+        np.full((2, 1), -1),
+        np.zeros((2, 1), np.float32),
+        np.zeros((2, 1)),
         np.zeros(2, np.int64),
         np.zeros(2),
     )

@@ -202,12 +202,12 @@ def test_sampled_softmax_estimates_the_full_one():
 def test_tiny_logs_train(rows, offsets, items):
     n = len(rows)
     log = EventLog(
-        np.array(rows),
-        np.full(n, np.nan, np.float32),
-        np.zeros(n),
-        np.array(offsets),
-        np.arange(n),
-        items,
+        rows=np.array(rows),
+        times=np.zeros(n),
+        offsets=np.array(offsets),
+        items=items,
+        values=np.full(n, np.nan, np.float32),
+        positions=np.arange(n),
     )
     model = train_towers(
         log, np.ones((items, 1), np.float32), CoarseConfig(tower=SMALL, epochs=2), 0
@@ -219,7 +219,7 @@ def test_long_histories_are_cut_into_windows():
     n = 3 * TOWER_EVENTS
     rows = np.arange(n) % ITEMS
     log = EventLog(
-        rows, np.ones(n, np.float32), np.arange(n) * 1.0, np.array([0, n]), np.arange(n), ITEMS
+        rows, np.arange(n) * 1.0, np.array([0, n]), ITEMS, np.ones(n, np.float32), np.arange(n)
     )
     model = train_towers(log, attributes(), CoarseConfig(tower=SMALL, epochs=1), 0)
     assert np.isfinite(vectors_of(model)).all()

@@ -13,9 +13,8 @@ import numpy as np
 from scipy import sparse
 
 from ranking.evaluation.events import TrainingEvents
-from ranking.types import BoolArray, DoubleArray, FloatArray, RowArray
-
-DAY = 86400.0
+from ranking.retrieval.covisitation import damped_weights
+from ranking.types import DAY, BoolArray, DoubleArray, FloatArray, RowArray
 
 
 class Baseline(Protocol):
@@ -65,8 +64,9 @@ class RecentPopularity:
 class ItemToItem:
     """Co-visitation: neighbours of the user's latest items, newer items weighing more.
 
-    The latest item weighs 1, the one before it `decay`, and so on over `latest` items. The
-    other settings are those of :func:`covisitation`.
+    The weights of :mod:`ranking.retrieval.covisitation`, all of them where the source of the
+    cascade keeps the strongest of each item. The latest item weighs 1, the one before it
+    `decay`, and so on over `latest` items.
     """
 
     def __init__(
@@ -80,41 +80,16 @@ class ItemToItem:
     ) -> None:
         self._events = events
         self._weights = decay ** np.arange(latest)
-        self._similar = covisitation(events, reach, backward, damping)
+        items, candidates, scores = damped_weights(events, reach, backward, damping)
+        self._similar = sparse.csr_matrix(
+            (scores.astype(np.float32), (items, candidates)), shape=(events.items, events.items)
+        )
         self._fallback = _order_score(events.counts())
 
     def scores(self, users: RowArray, as_of: DoubleArray) -> FloatArray:
         """Return (B, N)."""
         found = (self._events.recent(users, self._weights) @ self._similar).toarray()
         return np.where(found > 0, found + 1.0, self._fallback).astype(np.float32)
-
-
-def covisitation(
-    events: TrainingEvents, reach: int, backward: float, damping: float
-) -> sparse.csr_matrix:
-    """Return co-visitation weights (N, N): row = item in hand, column = candidate.
-
-    Parameters
-    ----------
-    events : TrainingEvents
-    reach : int
-        Largest distance, in places of the same user's sequence, at which two items pair; a
-        pair weighs 1 / distance.
-    backward : float
-        Weight of a pair whose candidate came before the item in hand; after it weighs 1.
-    damping : float
-        Exponent of both items' event counts in the divisor: 0 counts, 0.5 is a cosine.
-    """
-    users, shape = events.users, (events.items, events.items)
-    total = sparse.csr_matrix(shape, dtype=np.float32)
-    for lag in range(1, reach + 1):
-        same = users[lag:] == users[:-lag]
-        before, after = events.rows[:-lag][same], events.rows[lag:][same]
-        weight = np.full(len(before), 1.0 / lag, dtype=np.float32)
-        total = total + sparse.csr_matrix((weight, (before, after)), shape=shape)
-    total = total + backward * total.T
-    scale = np.maximum(events.counts(), 1).astype(np.float32) ** -damping
-    return sparse.diags(scale) @ total @ sparse.diags(scale)
 
 
 class Ease:

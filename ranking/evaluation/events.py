@@ -8,38 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from ranking.retrieval.sequence import Sequences
 from ranking.types import BoolArray, DoubleArray, RowArray
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingEvents:
-    """Events that the models may learn from, user by user, oldest first.
-
-    Attributes
-    ----------
-    rows : (T,) int64
-        Item rows.
-    times : (T,) float64
-        Unix seconds.
-    offsets : (V + 1,) int64
-        The events of user v are ``rows[offsets[v]:offsets[v + 1]]``.
-    items : int
-        Catalogue size N.
-    """
-
-    rows: RowArray
-    times: DoubleArray
-    offsets: RowArray
-    items: int
-
-    @property
-    def users(self) -> RowArray:
-        """The user of each event, (T,)."""
-        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
-
-    def counts(self) -> RowArray:
-        """Return the number of events of each item, (N,)."""
-        return np.bincount(self.rows, minlength=self.items).astype(np.int64)
+class TrainingEvents(Sequences):
+    """Events that the models may learn from; a user may be left without any."""
 
     def matrix(self) -> sparse.csr_matrix:
         """Return the binary user-item matrix X, (V, N) float32."""

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from features.errors import ConfigError, InputError
 from features.store import read_interactions
 from ranking.evaluation.measurement import EvaluationConfig, measure
-from ranking.evaluation.replay import Progress
 from ranking.evaluation.report import write_report
 from ranking.evaluation.result import EvaluationResult
 from ranking.protocols import ProtocolName, Split, leave_last_out, time_cut, time_split
@@ -23,6 +23,7 @@ from ranking.release import (
     open_pipeline,
     release_path,
 )
+from ranking.types import Progress
 
 if TYPE_CHECKING:
     import psycopg
@@ -88,7 +89,7 @@ def evaluate(
             f"protocol {protocol!r}: expected one of {', '.join(get_args(ProtocolName))}"
         )
     found = load_release(release_path(home, release))
-    interactions = read_interactions(connection)
+    interactions = _known_to(found, read_interactions(connection))
     if protocol == "leave-last-out":
         split = _leave_last_out(found, interactions)
     else:
@@ -101,6 +102,29 @@ def evaluate(
     partial.write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
     partial.replace(path)
     return result
+
+
+def _known_to(release: Release, interactions: Interactions) -> Interactions:
+    """Return the events that the database had when the release was trained.
+
+    An older event that arrived since could make one that was learnt from the user's last one.
+    """
+    last = release.training.get("last_interaction")
+    if not isinstance(last, int):
+        raise InputError(
+            f"release {release.id} does not say on which events it was trained: expected "
+            f"last_interaction in training.json. Run 'shortlist train', then 'shortlist release "
+            "build'"
+        )
+    known = interactions.interaction_ids <= last
+    return replace(
+        interactions,
+        user_keys=interactions.user_keys[known],
+        item_keys=interactions.item_keys[known],
+        interaction_ids=interactions.interaction_ids[known],
+        values=interactions.values[known],
+        times=interactions.times[known],
+    )
 
 
 def _leave_last_out(release: Release, interactions: Interactions) -> Split:

@@ -31,7 +31,7 @@ from ranking.evaluation.comparison import (
 )
 from ranking.evaluation.events import TrainingEvents
 from ranking.evaluation.examples import example
-from ranking.evaluation.replay import Progress, Replay, as_of_features, latencies, replay
+from ranking.evaluation.replay import Replay, as_of_features, latencies, replay
 from ranking.evaluation.result import (
     CURVE,
     AnnRecall,
@@ -44,7 +44,7 @@ from ranking.evaluation.tuning import families, tuned
 from ranking.pipeline import Pipeline
 from ranking.protocols import Split
 from ranking.retrieval.exact import ExactIndex, recall
-from ranking.types import DoubleArray, RowArray
+from ranking.types import DoubleArray, Progress, RowArray
 
 _ANN_K = 200
 _LABELS = {"fine": "Coarse + fine", "coarse": "Coarse", "ann": "Two towers (ANN)"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +21,7 @@ from ranking.catalogue import LiveCatalogue
 from ranking.evaluation.metrics import hits
 from ranking.evaluation.result import CURVE
 from ranking.pipeline import ItemFeatures, Pipeline
-from ranking.types import DoubleArray, FloatArray, Items, Query, Ranking, RowArray
-
-Progress = Callable[[str, int, int], None]
-"""Called as (step, done, total)."""
+from ranking.types import DoubleArray, FloatArray, Items, Progress, Query, Ranking, RowArray
 
 _WARM_UP = 20
 

@@ -80,7 +80,7 @@ def _latest(histories: Histories) -> tuple[RowArray, BoolArray]:
     """Return the rows of the latest items (B, n), newest first, and which of them are real."""
     n = min(LATEST, histories.rows.shape[1])
     at = histories.lengths[:, None] - 1 - np.arange(n)
-    rows = np.take_along_axis(histories.rows, np.maximum(at, 0), 1)
+    rows = histories.rows[np.arange(len(at))[:, None], np.maximum(at, 0)]
     known = (at >= 0) & (rows >= 0)
     return np.where(known, rows, 0), known
 
@@ -95,11 +95,12 @@ def _ranks(candidates: Candidates, source: str) -> NDArray[np.int32]:
 def _scores(candidates: Candidates, source: str) -> FloatArray:
     if source not in candidates.sources:
         return np.zeros(candidates.rows.shape, np.float32)
-    return np.nan_to_num(candidates.source_scores[..., candidates.sources.index(source)])
+    scores: FloatArray = candidates.source_scores[..., candidates.sources.index(source)]
+    return scores
 
 
 def _log_score(scores: NDArray[np.floating]) -> NDArray[np.floating]:
-    logs: NDArray[np.floating] = np.log1p(_SCORE_FACTOR * np.maximum(scores, 0.0))
+    logs: NDArray[np.floating] = np.log1p(_SCORE_FACTOR * np.fmax(scores, 0.0))  # NaN reads 0
     return logs
 
 

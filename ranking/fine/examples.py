@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ranking.retrieval.sequence import EventLog
+from ranking.fine.inputs import RANKER_EVENTS
+from ranking.retrieval.sequence import EventLog, latest
 from ranking.types import BoolArray, Candidates, FloatArray, Histories, RowArray
 
 # Arrays of vectors are gathered anew for each batch: rows take a sixteenth of the memory.
@@ -30,8 +31,6 @@ class Examples:
         Latest events, oldest first, -1 where padded.
     labels : (E,) int64
         Place of the label among the candidates.
-    groups : (E,) int64
-        User of each list.
     offered : int
         Labels that retrieval was asked for; those that it missed make no example.
     """
@@ -40,7 +39,6 @@ class Examples:
     rows: RowArray
     history_rows: RowArray
     labels: RowArray
-    groups: RowArray
     offered: int
 
     def __len__(self) -> int:
@@ -87,7 +85,6 @@ def held_back(log: EventLog, events: int, share: float) -> BoolArray:
 def collect(
     parts: Sequence[tuple[Candidates, Histories, dict[str, NDArray[Any]]]],
     labels: RowArray,
-    groups: RowArray,
     later: Sequence[RowArray],
 ) -> Examples:
     """Make examples of retrieved batches, dropping those whose label retrieval missed.
@@ -98,19 +95,17 @@ def collect(
         Batches in order: what was retrieved, for which histories, and the ranker's inputs.
     labels : (E,) int64
         Row of the item that each user took next, over all batches.
-    groups : (E,) int64
-        User of each.
     later : sequence of (m,) int64
         Rows that each user took afterwards: good items, so no negatives.
     """
     if not parts:
         nothing = np.empty(0, np.int64)
         none = np.empty((0, 0), np.int64)
-        return Examples({}, none, none, nothing, nothing, offered=0)
+        return Examples({}, none, none, nothing, offered=0)
     C = max(part[0].rows.shape[1] for part in parts)
     L = max(part[2]["values"].shape[1] for part in parts)
     rows = np.concatenate([_wide(part[0].rows, C, -1) for part in parts])
-    history = np.concatenate([_wide(_recent_rows(part[1], L), L, -1) for part in parts])
+    history = np.concatenate([_wide(latest(part[1], RANKER_EVENTS).rows, L, -1) for part in parts])
     inputs = {
         name: np.concatenate(
             [
@@ -132,18 +127,8 @@ def collect(
         rows=rows[kept],
         history_rows=history[kept],
         labels=hit[kept].argmax(axis=1),
-        groups=groups[kept],
         offered=len(labels),
     )
-
-
-def _recent_rows(histories: Histories, L: int) -> RowArray:
-    at = np.arange(L) + np.maximum(histories.lengths - L, 0)[:, None]
-    inside = at < histories.lengths[:, None]
-    if not histories.rows.shape[1]:
-        return np.full((len(at), L), -1, np.int64)
-    at = np.minimum(at, histories.rows.shape[1] - 1)
-    return np.where(inside, np.take_along_axis(histories.rows, at, 1), -1)
 
 
 def _wide(array: NDArray[Any], width: int, padding: float) -> NDArray[Any]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ranking.fine.candidate_features import candidate_features
-from ranking.retrieval.sequence import latest, log_gaps
+from ranking.retrieval.sequence import history_vectors, latest, log_gaps
 from ranking.types import Candidates, FloatArray, Histories, Items
 
 # Latest events that the ranker's target attention reads.
@@ -48,17 +48,7 @@ def ranker_inputs(
         :data:`RANKER_EVENTS` and at least 1.
     """
     recent = latest(histories, RANKER_EVENTS)
-    B, L = recent.rows.shape
-    d = items.vectors.shape[1]
     real = candidates.rows >= 0
-    history = np.zeros((B, max(L, 1), d), np.float32)
-    if L and len(items):
-        history[:] = items.vectors[recent.rows]
-        history[recent.rows < 0] = 0.0
-    values = np.zeros((B, max(L, 1)), np.float32)
-    values[:, :L] = recent.values
-    gaps = np.zeros((B, max(L, 1)), np.float32)
-    gaps[:, :L] = log_gaps(recent.times, recent.lengths, recent.now)
     pair = np.concatenate([cross, candidate_features(candidates, histories, items)], axis=2)
     vectors = candidates.vectors
     if not real.all():
@@ -69,9 +59,9 @@ def ranker_inputs(
         "item": item_features,
         "pair": pair,
         "candidates": vectors,
-        "history": history,
-        "values": values,
-        "log_gaps": gaps,
+        "history": history_vectors(recent.rows, items.vectors),
+        "values": recent.values,
+        "log_gaps": log_gaps(recent.times, recent.lengths, recent.now),
         "lengths": recent.lengths,
         "mask": real.astype(np.float32),
     }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -11,10 +9,8 @@ from torch import Tensor, nn
 
 from ranking.fine.examples import Examples
 from ranking.fine.model import Ranker, RankerConfig
-from ranking.types import FloatArray, RowArray
-
-Progress = Callable[[str, int, int], None]
-"""Called as (step, done, total)."""
+from ranking.optimiser import Optimiser
+from ranking.types import FloatArray, Progress, RowArray
 
 INPUTS = (
     "user",
@@ -87,47 +83,20 @@ def train_ranker(
         return model.eval()
     _measure(model, examples, vectors)
     model.train()
-    matrices = [p for p in model.parameters() if p.ndim > 1]
-    biases = [p for p in model.parameters() if p.ndim <= 1]
-    optimiser = torch.optim.AdamW(
-        [
-            {"params": matrices, "weight_decay": config.weight_decay},
-            {"params": biases, "weight_decay": 0.0},
-        ],
-        lr=config.learning_rate,
-        fused=True,
-    )
-    steps_an_epoch = -(-len(examples) // config.batch_lists)
-    total = config.epochs * steps_an_epoch
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimiser,
-        lambda step: min(1.0, (step + 1) / (config.warmup_steps + 1)) * max(1 - step / total, 0.0),
+    total = config.epochs * -(-len(examples) // config.batch_lists)
+    optimiser = Optimiser(
+        model, config.learning_rate, config.weight_decay, config.warmup_steps, total
     )
     step = 0
     for _ in range(config.epochs):
         order = rng.permutation(len(examples))
         for start in range(0, len(order), config.batch_lists):
-            loss = _loss(model, examples, order[start : start + config.batch_lists], vectors)
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]  # torch has no types here
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimiser.step()
-            schedule.step()
+            chosen = order[start : start + config.batch_lists]
+            optimiser.step(_loss(model, examples, chosen, vectors))
             step += 1
             if progress:
                 progress("train: ranker", step, total)
     return model.eval()
-
-
-def scores(model: Ranker, examples: Examples, vectors: FloatArray, batch: int = 256) -> FloatArray:
-    """Return the ranker's scores (E, C), -inf where masked."""
-    found = []
-    with torch.no_grad():
-        for start in range(0, len(examples), batch):
-            chosen = np.arange(start, min(start + batch, len(examples)))
-            feeds = _tensors(examples, chosen, vectors)
-            found.append(torch.where(feeds[-1] > 0, model(*feeds), -torch.inf).numpy())
-    return np.concatenate(found) if found else np.empty((0, 0), np.float32)
 
 
 def _tensors(examples: Examples, chosen: RowArray, vectors: FloatArray) -> list[Tensor]:

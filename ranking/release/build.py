@@ -12,7 +12,6 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,15 +45,12 @@ from ranking.retrieval.exact import ExactIndex, recall
 from ranking.retrieval.index import build_index
 from ranking.retrieval.retriever import RetrievalConfig
 from ranking.retrieval.tower import OnnxItemTower
-from ranking.types import FloatArray, Query, RowArray
+from ranking.types import FloatArray, Progress, Query, RowArray
 
 if TYPE_CHECKING:
     import psycopg
 
     from features.states import Catalogue, UserState
-
-Progress = Callable[[str, int, int], None]
-"""Called as (step, done, total)."""
 
 _STEPS = ("read", "arrays", "index", "check", "publish")
 _RUN_ARRAYS = (

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from ranking.retrieval.sequence import EventLog
+from ranking.retrieval.sequence import EventLog, Sequences
 from ranking.types import DoubleArray, FloatArray, RowArray
 
 # Pairs held before they are summed up: bounds memory at about a gigabyte, whatever the log.
@@ -35,13 +35,13 @@ class CovisitationConfig(BaseModel):
 
 
 def pair_weights(
-    log: EventLog, reach: int, backward: float
+    log: Sequences, reach: int, backward: float
 ) -> tuple[RowArray, RowArray, DoubleArray]:
     """Sum the weights of all pairs of items.
 
     Parameters
     ----------
-    log : EventLog
+    log : Sequences
     reach : int
         Events.
     backward : float
@@ -73,6 +73,15 @@ def pair_weights(
     return found // max(N, 1), found % max(N, 1), total
 
 
+def damped_weights(
+    log: Sequences, reach: int, backward: float, damping: float
+) -> tuple[RowArray, RowArray, DoubleArray]:
+    """Return what :func:`pair_weights` does, divided by ``(n_i n_j)^damping``."""
+    items, candidates, weights = pair_weights(log, reach, backward)
+    damped = np.maximum(log.counts(), 1) ** -damping
+    return items, candidates, weights * damped[items] * damped[candidates]
+
+
 def covisitation(
     log: EventLog, config: CovisitationConfig | None = None
 ) -> tuple[NDArray[np.int32], FloatArray]:
@@ -91,15 +100,8 @@ def covisitation(
         Their scores, positive, 0 where padded.
     """
     config = config or CovisitationConfig()
-    items, candidates, weights = pair_weights(log, config.reach, config.backward)
-    damped = np.maximum(log.counts(), 1) ** -config.damping
-    return strongest(
-        items,
-        candidates,
-        weights * damped[items] * damped[candidates],
-        log.items,
-        config.neighbours,
-    )
+    pairs = damped_weights(log, config.reach, config.backward, config.damping)
+    return strongest(*pairs, log.items, config.neighbours)
 
 
 def strongest(

@@ -157,6 +157,11 @@ def checked(vectors: FloatArray, dimension: int) -> FloatArray:
     return np.ascontiguousarray(vectors, np.float32)
 
 
+def finite(vectors: FloatArray) -> FloatArray:
+    """Return `vectors` with 0 for NaN and large numbers for infinity."""
+    return vectors if np.isfinite(vectors).all() else np.nan_to_num(vectors)
+
+
 def blank_not_finite(queries: FloatArray, scores: FloatArray, rows: RowArray) -> None:
     """Pad, in place, what a query with NaN or infinity found, and score padding -inf."""
     if not np.isfinite(queries).all():

@@ -43,11 +43,6 @@ class Filters:
         nothing = np.empty(0, np.int64)
         return cls([nothing] * B, [nothing] * B, [None] * B)
 
-    @classmethod
-    def of_seen(cls, seen: Sequence[RowArray]) -> Filters:
-        """Return filters that remove seen items, as training and evaluation need them."""
-        return cls([np.empty(0, np.int64)] * len(seen), seen, [None] * len(seen))
-
 
 def reasons(
     rows: RowArray, items: Items, filters: Filters, now: DoubleArray, scratch: NDArray[np.uint8]

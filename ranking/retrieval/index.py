@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from features.errors import InputError, ReleaseError
-from ranking.retrieval.exact import ExactIndex, blank_not_finite, checked, padded
+from ranking.retrieval.exact import ExactIndex, blank_not_finite, checked, finite, padded
 from ranking.types import BoolArray, FloatArray, RowArray
 
 Kind = Literal["flat", "hnsw", "ivf"]
@@ -38,7 +38,9 @@ class IndexConfig(BaseModel):
     ivf_lists: int | None = Field(
         default=None, ge=1, description="Cells; None: the power of two next to 2 sqrt(items)."
     )
-    ivf_probes: int = Field(default=32, ge=1, description="Cells that a search scans.")
+    ivf_probes: int = Field(
+        default=32, ge=1, le=2048, description="Cells that a search scans; a GPU allows no more."
+    )
     ivf_codes: Literal["flat", "sq8"] = Field(
         default="flat", description="sq8 stores a byte a dimension instead of four."
     )
@@ -134,7 +136,7 @@ class FaissIndex:
             return self._exact.search(queries, k)
         scores, rows = padded(len(queries), k)
         if keep and len(queries):
-            found = self._index.search(np.nan_to_num(queries), keep)
+            found = self._index.search(finite(queries), keep)
             scores[:, :keep], rows[:, :keep] = found
             blank_not_finite(queries, scores, rows)
         return scores, rows
@@ -142,9 +144,7 @@ class FaissIndex:
     def _filter_inside(
         self, queries: FloatArray, k: int, allowed: BoolArray
     ) -> tuple[FloatArray, RowArray]:
-        scores, rows = self._index.search(
-            np.nan_to_num(queries), k, params=self._parameters(allowed)
-        )
+        scores, rows = self._index.search(finite(queries), k, params=self._parameters(allowed))
         blank_not_finite(queries, scores, rows)
         return scores, rows
 

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from features.errors import ConfigError, InputError
-from ranking.retrieval.exact import Index, padded
+from ranking.retrieval.exact import Index, finite, padded
 from ranking.retrieval.filters import Filters, eligible
 from ranking.retrieval.fusion import Ask, fuse, no_candidates
 from ranking.retrieval.index import IndexConfig, build_index
@@ -41,7 +41,10 @@ MOST_CANDIDATES = 100_000
 
 
 class RetrievalConfig(BaseModel):
-    """How many candidates come from where, and how the lists become one."""
+    """How many candidates come from where, and how the lists become one.
+
+    The defaults were tuned on the sample's last but one events (docs/quality-log.md).
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -49,22 +52,22 @@ class RetrievalConfig(BaseModel):
         default=300, ge=1, description="Candidates a request, unless it asks for more items."
     )
     quotas: dict[str, int] = Field(
-        default={"item_to_item": 80, "trending": 40, "new_items": 20},
+        default={"item_to_item": 40, "trending": 40, "new_items": 20},
         description="Most eligible items taken from each source; ANN fills the rest.",
     )
     weights: dict[str, float] = Field(
-        default={"ann": 1.0, "item_to_item": 0.5, "trending": 0.2, "new_items": 0.2},
+        default={"ann": 1.0, "item_to_item": 1.0, "trending": 0.2, "new_items": 0.2},
         description="Weight of each source in the fusion.",
     )
     rank_constant: float = Field(
-        default=60.0, ge=0, description="Ranks; the larger, the flatter the fusion."
+        default=20.0, ge=0, description="Ranks; the larger, the flatter the fusion."
     )
     latest_items: int = Field(
         default=10, ge=1, description="Latest items whose neighbours are taken."
     )
     neighbours: int = Field(default=40, ge=1, description="Neighbours taken of each.")
     recency_decay: float = Field(
-        default=0.85, gt=0, le=1, description="Weight ratio of a history item and its successor."
+        default=0.8, gt=0, le=1, description="Weight ratio of a history item and its successor."
     )
     new_item_days: float = Field(default=30.0, gt=0, description="Days an item counts as new.")
     index: IndexConfig = Field(default=IndexConfig(), description="The index of item vectors.")
@@ -151,7 +154,7 @@ class Retriever:
         B = len(histories.lengths)
         if not len(items) or not B:
             return no_candidates(B, items.vectors.shape[1], self.source_names)
-        vectors = np.nan_to_num(self._user_tower(histories, items.vectors))
+        vectors = finite(self._user_tower(histories, items.vectors))
         limits = np.full(B, self.config.candidates if limit is None else limit, np.int64)
         if limits.max() > MOST_CANDIDATES:
             raise InputError(
@@ -191,7 +194,7 @@ class Retriever:
         )
         quotas = np.zeros((1, len(self._sources)), np.int64)
         quotas[0, [0, self._item_to_item]] = limit
-        batch = SourceBatch(histories, np.nan_to_num(items.vectors[row : row + 1]), items)
+        batch = SourceBatch(histories, finite(items.vectors[row : row + 1]), items)
         itself = Filters([histories.rows[0]], [np.empty(0, np.int64)], [None])
         # The configured weights are those of what users choose next, not of likeness.
         equal = np.ones(quotas.shape, np.float32)

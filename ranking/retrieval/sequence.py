@@ -22,30 +22,24 @@ TOWER_EVENTS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class EventLog:
+class Sequences:
     """Events of V users, user by user, oldest first.
 
     Attributes
     ----------
     rows : (T,) int64
         Item row of each event.
-    values : (T,) float32
-        Value of each event, NaN where it has none.
     times : (T,) float64
         Unix seconds.
     offsets : (V + 1,) int64
-        The events of user v are ``offsets[v]:offsets[v + 1]``; V users, none without events.
-    positions : (T,) int64
-        Where each event stands in the interactions that the log was made of.
+        The events of user v are ``offsets[v]:offsets[v + 1]``.
     items : int
         Catalogue size N.
     """
 
     rows: RowArray
-    values: FloatArray
     times: DoubleArray
     offsets: RowArray
-    positions: RowArray
     items: int
 
     @property
@@ -57,18 +51,34 @@ class EventLog:
         """Return the number of events of each item, (N,)."""
         return np.bincount(self.rows, minlength=self.items).astype(np.int64)
 
+
+@dataclass(frozen=True, slots=True)
+class EventLog(Sequences):
+    """What models are trained on: sequences of users who all have events.
+
+    Attributes
+    ----------
+    values : (T,) float32
+        Value of each event, NaN where it has none.
+    positions : (T,) int64
+        Where each event stands in the interactions that the log was made of.
+    """
+
+    values: FloatArray
+    positions: RowArray
+
     def select(self, keep: BoolArray) -> EventLog:
         """Return the log of the events where `keep` (T,) is true."""
         users = self.users[keep]
         starts = np.flatnonzero(np.diff(users, prepend=-1))
         offsets = np.append(starts, len(users)).astype(np.int64)
         return EventLog(
-            self.rows[keep],
-            self.values[keep],
-            self.times[keep],
-            offsets,
-            self.positions[keep],
-            self.items,
+            rows=self.rows[keep],
+            times=self.times[keep],
+            offsets=offsets,
+            items=self.items,
+            values=self.values[keep],
+            positions=self.positions[keep],
         )
 
     def before_end(self) -> RowArray:
@@ -137,8 +147,7 @@ def log_gaps(times: DoubleArray, lengths: RowArray, now: DoubleArray) -> FloatAr
     following = np.empty_like(times)
     following[:, :-1] = times[:, 1:]
     last = np.maximum(lengths - 1, 0)
-    if L:
-        following[np.arange(B), last] = now
+    following[np.arange(B), last] = now
     valid = np.arange(L) < lengths[:, None]
     gaps = np.where(valid, np.maximum(following - times, 0.0), 0.0)
     return np.log1p(gaps).astype(np.float32)
@@ -146,17 +155,22 @@ def log_gaps(times: DoubleArray, lengths: RowArray, now: DoubleArray) -> FloatAr
 
 def latest(histories: Histories, limit: int) -> Histories:
     """Return the last `limit` events of each history, with no more columns than needed."""
-    longest = int(histories.lengths.max(initial=0))
+    longest = max(1, int(histories.lengths.max()))
     if longest == histories.rows.shape[1] and longest <= limit:
         return histories
     L = min(longest, limit)
     lengths = np.minimum(histories.lengths, limit)
-    columns = np.arange(L) + (histories.lengths - lengths)[:, None]
-    columns = np.minimum(columns, max(histories.rows.shape[1] - 1, 0))
-    valid = np.arange(L) < lengths[:, None]
+    place = np.arange(L)
+    columns = place + (histories.lengths - lengths)[:, None]
+    columns = np.minimum(columns, histories.rows.shape[1] - 1)
+    request = np.arange(len(lengths))[:, None]
+    padded = None if lengths.min() == L else place >= lengths[:, None]
 
     def cut(array: NDArray[Any], padding: float) -> NDArray[Any]:
-        return np.where(valid, np.take_along_axis(array, columns, 1), padding).astype(array.dtype)
+        part = array[request, columns]
+        if padded is not None:
+            part[padded] = padding
+        return part
 
     return Histories(
         rows=cut(histories.rows, -1),
@@ -165,6 +179,17 @@ def latest(histories: Histories, limit: int) -> Histories:
         lengths=lengths,
         now=histories.now,
     )
+
+
+def history_vectors(rows: RowArray, item_vectors: FloatArray) -> FloatArray:
+    """Return the vectors (B, L, d) of history rows (B, L), 0 where a row is -1."""
+    if not len(item_vectors):
+        return np.zeros((*rows.shape, item_vectors.shape[1]), np.float32)
+    vectors = item_vectors[rows]
+    unknown = rows < 0
+    if unknown.any():
+        vectors[unknown] = 0.0
+    return vectors
 
 
 def tower_inputs(histories: Histories, item_vectors: FloatArray) -> dict[str, NDArray[Any]]:
@@ -183,23 +208,8 @@ def tower_inputs(histories: Histories, item_vectors: FloatArray) -> dict[str, ND
         ``lengths`` (B,) int64, with L at most :data:`TOWER_EVENTS` and at least 1.
     """
     recent = latest(histories, TOWER_EVENTS)
-    B, L = recent.rows.shape
-    if L == 0:
-        return {
-            "history": np.zeros((B, 1, item_vectors.shape[1]), np.float32),
-            "values": np.zeros((B, 1), np.float32),
-            "log_gaps": np.zeros((B, 1), np.float32),
-            "lengths": np.zeros(B, np.int64),
-        }
-    known = recent.rows >= 0
-    history = (
-        item_vectors[np.where(known, recent.rows, 0)]
-        if len(item_vectors)
-        else np.zeros((B, L, item_vectors.shape[1]), np.float32)
-    )
-    history[~known] = 0.0
     return {
-        "history": history,
+        "history": history_vectors(recent.rows, item_vectors),
         "values": recent.values,
         "log_gaps": log_gaps(recent.times, recent.lengths, recent.now),
         "lengths": recent.lengths,

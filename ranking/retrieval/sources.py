@@ -15,9 +15,7 @@ import numpy as np
 
 from ranking.retrieval.exact import Index, padded
 from ranking.retrieval.merge import best, group
-from ranking.types import DoubleArray, FloatArray, Histories, Items, RowArray
-
-DAY = 86_400.0
+from ranking.types import DAY, DoubleArray, FloatArray, Histories, Items, RowArray
 
 
 @dataclass(frozen=True, slots=True)

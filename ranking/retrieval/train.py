@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,14 +10,12 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
+from ranking.optimiser import Optimiser
 from ranking.retrieval.initial import attribute_map, initial_vectors
 from ranking.retrieval.loss import full_softmax, sampled_softmax
 from ranking.retrieval.model import TowerConfig, TwoTower
 from ranking.retrieval.sequence import TOWER_EVENTS, EventLog, log_gaps
-from ranking.types import FloatArray
-
-Progress = Callable[[str, int, int], None]
-"""Called as (step, done, total)."""
+from ranking.types import FloatArray, Progress
 
 # Windows of about the same length share a batch; the jitter changes who meets whom.
 _LENGTH_JITTER = 8.0
@@ -68,7 +66,6 @@ def train_towers(
     seed: int,
     start: TwoTower | None = None,
     progress: Progress | None = None,
-    label: str = "train: towers",
 ) -> TwoTower:
     """Train both towers.
 
@@ -84,8 +81,6 @@ def train_towers(
     start : TwoTower, optional
         Train this one further, in place, instead of a new one.
     progress : callable, optional
-    label : str
-        Step name given to `progress`.
 
     Returns
     -------
@@ -99,10 +94,13 @@ def train_towers(
     windows = _windows(log)
     batches = list(_batches(windows, config.batch_events, rng))
     total = config.epochs * len(batches)
-    optimiser = _optimiser(model, config)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimiser,
-        lambda step: min(1.0, (step + 1) / (config.warmup_steps + 1)) * max(1 - step / total, 0.0),
+    optimiser = Optimiser(
+        model,
+        config.learning_rate,
+        config.weight_decay,
+        config.warmup_steps,
+        total,
+        betas=(0.9, 0.98),
     )
     proposal = torch.from_numpy(_proposal(log))
     step = 0
@@ -110,15 +108,10 @@ def train_towers(
         for batch in batches if epoch == 0 else _batches(windows, config.batch_events, rng):
             if step >= total:
                 break
-            loss = _loss(model, _collate(log, windows, batch), config, proposal)
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]  # torch has no types here
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimiser.step()
-            schedule.step()
+            optimiser.step(_loss(model, _collate(log, windows, batch), config, proposal))
             step += 1
             if progress:
-                progress(label, step, total)
+                progress("train: towers", step, total)
     return model.eval()
 
 
@@ -136,16 +129,6 @@ def _new_model(log: EventLog, attributes: FloatArray, config: CoarseConfig, seed
             model.users.value_mean.fill_(float(values.mean()))
             model.users.value_std.fill_(max(float(values.std()), 1e-3))
     return model
-
-
-def _optimiser(model: TwoTower, config: CoarseConfig) -> torch.optim.Optimizer:
-    matrices = [p for p in model.parameters() if p.ndim > 1]
-    vectors = [p for p in model.parameters() if p.ndim <= 1]
-    groups = [
-        {"params": matrices, "weight_decay": config.weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.98), fused=True)
 
 
 def _proposal(log: EventLog) -> FloatArray:
