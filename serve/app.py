@@ -121,9 +121,10 @@ class App:
             hint = nearest(path, (route.path for route in ROUTES))
             meant = f"; did you mean {hint}?" if hint else "; see /docs"
             raise ProblemError(404, "not_found", f"no endpoint has the path {path[:200]!r}{meant}")
-        found = methods.get(scope["method"])
+        # The HTTP server drops the body of the answer to a HEAD.
+        found = methods.get("GET" if scope["method"] == "HEAD" else scope["method"])
         if found is None:
-            allowed = ", ".join(sorted(methods))
+            allowed = ", ".join(sorted({*methods, *(("HEAD",) if "GET" in methods else ())}))
             raise ProblemError(
                 405,
                 "method_not_allowed",

@@ -6,6 +6,7 @@ handler, and the dispatcher here is two dictionary look-ups.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,7 +44,7 @@ class Reply:
     headers: Sequence[Header] = (JSON,)
 
 
-async def read_json(scope: Scope, receive: Receive, limit: int) -> bytes:
+async def read_json(scope: Scope, receive: Receive, limit: int, seconds: float) -> bytes:
     """Read a JSON body.
 
     Parameters
@@ -52,11 +53,13 @@ async def read_json(scope: Scope, receive: Receive, limit: int) -> bytes:
         Of ASGI.
     limit : int
         Longest body, in bytes; enforced while it is read, so chunked bodies too.
+    seconds : float
+        Longest time until it is there.
 
     Raises
     ------
     ProblemError
-        415 for another content type, 413 for a longer body.
+        408 for a slow body, 413 for a longer one, 415 for another content type.
     Disconnected
         The client went away.
     """
@@ -72,19 +75,14 @@ async def read_json(scope: Scope, receive: Receive, limit: int) -> bytes:
     body: bytes = message.get("body", b"")
     size = len(body)
     if message.get("more_body", False):
-        parts = [body]
-        while message.get("more_body", False):
-            message = await receive()
-            part = message.get("body", b"")
-            size += len(part)
-            if size <= limit:
-                parts.append(part)
-            elif size > _DISCARD:
-                break
-            else:
-                parts.clear()
-        body = b"".join(parts)
-    if message["type"] == "http.disconnect":
+        try:
+            async with asyncio.timeout(seconds):
+                body, size = await _read_rest(receive, body, limit)
+        except TimeoutError:
+            raise ProblemError(
+                408, "request_timeout", f"the body was not sent within {seconds:g} s"
+            ) from None
+    elif message["type"] == "http.disconnect":
         raise Disconnected
     if size > limit:
         raise ProblemError(
@@ -94,6 +92,24 @@ async def read_json(scope: Scope, receive: Receive, limit: int) -> bytes:
         )
     _check_media(media)
     return body
+
+
+async def _read_rest(receive: Receive, first: bytes, limit: int) -> tuple[bytes, int]:
+    """Return the body, or nothing of one that is longer than `limit`, and its size so far."""
+    parts, size = [first], len(first)
+    while size <= _DISCARD:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Disconnected
+        part = message.get("body", b"")
+        size += len(part)
+        if size <= limit:
+            parts.append(part)
+        else:
+            parts.clear()
+        if not message.get("more_body", False):
+            break
+    return b"".join(parts), size
 
 
 def _check_media(media: bytes | None) -> None:
@@ -202,6 +218,6 @@ def problem_reply(error: ProblemError) -> Reply:
         headers.append((b"retry-after", b"%d" % error.retry_after_s))
     if error.allow is not None:
         headers.append((b"allow", error.allow.encode()))
-    if error.status == 413:
+    if error.status in (408, 413):
         headers.append((b"connection", b"close"))
     return Reply(error.status, msgspec.json.encode(error.document()), headers)

@@ -70,6 +70,9 @@ class ServeConfig(BaseModel):
     max_body_bytes: int = Field(
         default=1_048_576, ge=1024, description="Longest request body, in bytes; longer: 413."
     )
+    body_timeout_s: float = Field(
+        default=10.0, gt=0, description="Longest time to send a body, in seconds; longer: 408."
+    )
     deadline_ms: int = Field(
         default=2000, ge=1, description="Default `deadline_ms` of a request, in milliseconds."
     )

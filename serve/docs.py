@@ -21,6 +21,7 @@ PROBLEMS = {
     "not_found": (404, "No endpoint has this path."),
     "unknown_item": (404, "The catalogue has no item with this id."),
     "method_not_allowed": (405, "The path answers other methods; `Allow` names them."),
+    "request_timeout": (408, "The request was not sent whole within `serve.body_timeout_s`."),
     "body_too_large": (413, "The body is longer than `serve.max_body_bytes`."),
     "unsupported_media_type": (415, "Send `content-type: application/json`."),
     "unknown_field": (

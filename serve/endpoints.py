@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -65,7 +66,8 @@ class Endpoints:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._limit = engine.settings.serve.max_body_bytes
+        config = engine.settings.serve
+        self._read = partial(read_json, limit=config.max_body_bytes, seconds=config.body_timeout_s)
         self._request = msgspec.json.Decoder(RecommendationRequest)
         self._event = msgspec.json.Decoder(Event)
         self._item = msgspec.json.Decoder(Item)
@@ -75,7 +77,7 @@ class Endpoints:
 
     async def recommend(self, scope: Scope, receive: Receive, _: str, arrived: float) -> Outcome:
         """POST /v1/recommendations."""
-        body = await read_json(scope, receive, self._limit)
+        body = await self._read(scope, receive)
         request = decode_json(body, self._request, RecommendationRequest.__struct_fields__)
         return await self._answer(request, receive, arrived)
 
@@ -148,7 +150,7 @@ class Endpoints:
 
     async def events(self, scope: Scope, receive: Receive, _: str, __: float) -> Outcome:
         """POST /v1/events."""
-        body = await read_json(scope, receive, self._limit)
+        body = await self._read(scope, receive)
         rows, single = read_rows(body, self._event, Event)
         _raise_single(rows, single)
         good = [event_row(row) for row in rows if isinstance(row, Event)]
@@ -159,7 +161,7 @@ class Endpoints:
 
     async def put_items(self, scope: Scope, receive: Receive, _: str, __: float) -> Outcome:
         """PUT /v1/items."""
-        body = await read_json(scope, receive, self._limit)
+        body = await self._read(scope, receive)
         rows, single = read_rows(body, self._item, Item)
         _raise_single(rows, single)
         good = [item_input(row) for row in rows if isinstance(row, Item)]

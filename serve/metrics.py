@@ -126,12 +126,12 @@ class Metrics:
 
     def exposition(self) -> bytes:
         """Return the sum over all replicas in the text format of Prometheus."""
-        self.gauge("shortlist_resident_bytes", self._process.memory_info().rss)
         registry = CollectorRegistry()
         registry.register(_Sum(self._snapshots()))
         return generate_latest(registry)
 
     def _snapshot(self) -> _Snapshot:
+        self.gauge("shortlist_resident_bytes", self._process.memory_info().rss)
         return _Snapshot(
             pid=self._process.pid,
             started=self._process.create_time(),

@@ -17,9 +17,10 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from features.errors import ShortlistError
 
 TITLES = {
-    400: "The body is not valid JSON",
+    400: "The request cannot be read",
     404: "Not found",
     405: "Method not allowed",
+    408: "The request came too slowly",
     413: "The body is too large",
     415: "The content type is not supported",
     422: "The request is not valid",

@@ -78,7 +78,7 @@ class Route:
         return tuple(self.path.split("/")[1:])
 
 
-_BODY = (400, 413, 415, 422)
+_BODY = (400, 408, 413, 415, 422)
 _BUSY = (429, 503)
 
 ROUTES = (

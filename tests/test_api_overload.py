@@ -56,6 +56,20 @@ def test_a_passed_deadline_is_a_503(api):
     assert api.recommend("1")["status"] == "ok"
 
 
+def test_a_body_that_stalls_is_a_408(serving_url, serving_home, tmp_path):
+    settings = settings_for(serving_url, serving_home, body_timeout_s=0.3)
+    with in_thread(settings, tmp_path) as service:
+        url = service.client.base_url
+        with socket.create_connection((url.host, url.port), timeout=10) as connection:
+            connection.sendall(
+                b"POST /v1/events HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+                b"content-length: 100\r\n\r\n{"
+            )
+            answer = b"".join(iter(lambda: connection.recv(65536), b""))
+        assert answer.startswith(b"HTTP/1.1 408")
+        assert b'"code":"request_timeout"' in answer
+
+
 def test_clients_that_leave_cost_nothing_and_wedge_nothing(api):
     url = api.client.base_url
     body = json.dumps({"user_id": "1", "count": 300}).encode()

@@ -131,15 +131,16 @@ def test_impressions_are_bounded_and_survive_errors():
 def test_the_proxy_configuration_of_this_ray_is_mended():
     ray = Path(find_spec("ray").origin).parent
     template = runpy.run_path(str(ray / "serve/_private/haproxy_templates.py"))
-    mended = mend(template["HAPROXY_CONFIG_TEMPLATE"])
+    mended = mend(template["HAPROXY_CONFIG_TEMPLATE"], Path("/x"))
     assert "mode 666" not in mended
     assert "bind *:" not in mended
     assert "bind :" not in mended
     assert "return status 404" not in mended
     assert mended.count("timeout http-request 10s") == 1
-    assert mend(mended) == mended
+    assert mended.rindex("errorfile 503 /x/503.http") > mended.rindex("config.error_file_path")
+    assert mend(mended, Path("/y")) == mended
     with pytest.raises(ConfigError, match="install the pinned Ray"):
-        mend("global\n")
+        mend("global\n", Path("/x"))
 
 
 def inputs(rng: np.random.Generator, B: int, C: int, L: int) -> dict[str, np.ndarray]:
