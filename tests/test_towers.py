@@ -166,7 +166,9 @@ def test_sampled_softmax_learns_too():
     assert 7 in np.argsort(-scores[0])[:5]
 
 
-def test_full_softmax_and_its_gradients_are_those_of_cross_entropy():
+@pytest.mark.parametrize("logits", [1, 25, 1000])
+def test_full_softmax_and_its_gradients_are_those_of_cross_entropy(logits, monkeypatch):
+    monkeypatch.setattr("ranking.retrieval.loss._LOGITS", logits)  # blocks of 1, 2 and all rows
     torch.manual_seed(0)
     targets = torch.randint(0, 11, (6,))
     found, wanted = [], []

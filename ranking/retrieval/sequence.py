@@ -167,7 +167,7 @@ def latest(histories: Histories, limit: int) -> Histories:
     padded = None if lengths.min() == L else place >= lengths[:, None]
 
     def cut(array: NDArray[Any], padding: float) -> NDArray[Any]:
-        part = array[request, columns]
+        part: NDArray[Any] = array[request, columns]
         if padded is not None:
             part[padded] = padding
         return part
