@@ -21,27 +21,26 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 
 from features.errors import InputError
 from features.spec import spec_hash
 from features.store import read_catalogue, read_interactions
 from ranking.fine.examples import collect, held_back
 from ranking.fine.export import RANKER, export_ranker
-from ranking.fine.train import FineConfig, train_ranker
+from ranking.fine.train import train_ranker
 from ranking.lists import Lists, training_items
 from ranking.protocols import leave_last_out
 from ranking.retrieval.attributes import item_attributes, learn_attributes
-from ranking.retrieval.covisitation import CovisitationConfig, covisitation
+from ranking.retrieval.covisitation import covisitation
 from ranking.retrieval.export import ITEM_TOWER, USER_TOWER, export_item_tower, export_user_tower
 from ranking.retrieval.model import TwoTower
-from ranking.retrieval.retriever import RetrievalConfig
 from ranking.retrieval.sequence import EventLog, event_log, tower_inputs
-from ranking.retrieval.train import CoarseConfig, train_towers
+from ranking.retrieval.train import train_towers
+from ranking.training_config import TrainingConfig
 from ranking.types import DAY, BoolArray, FloatArray, Histories, Progress, RowArray
 
 if TYPE_CHECKING:
@@ -50,42 +49,6 @@ if TYPE_CHECKING:
     from features.store import Catalogue, Interactions
 
 _PARITY_LISTS = 64
-
-
-class TrainingConfig(BaseModel):
-    """What is trained on which events."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    holdout: Literal["last", "none"] | float = Field(
-        default="last",
-        description="Events kept from training: 'last' = each user's last, 'none', or all from "
-        "a moment on (unix seconds).",
-    )
-    seed: int = Field(default=7, ge=0, description="Equal seeds give equal models.")
-    threads: int = Field(default=0, ge=0, description="CPU threads of torch; 0: all cores.")
-    coarse: CoarseConfig = Field(default=CoarseConfig(), description="The two towers.")
-    further_epochs: int = Field(
-        default=2, ge=0, description="Passes over all events after the ranker's labels were made."
-    )
-    covisitation: CovisitationConfig = Field(
-        default=CovisitationConfig(), description="Item-to-item neighbours."
-    )
-    trending_half_life_days: float = Field(
-        default=365.0, gt=0, description="Days after which an event counts half as popularity."
-    )
-    trending_items: int = Field(default=1000, ge=1, description="Items in the trending list.")
-    fine: FineConfig = Field(default=FineConfig(), description="The ranker.")
-    retrieval: RetrievalConfig = Field(
-        default=RetrievalConfig(),
-        description="How candidates are found, for the ranker's lists and in the release.",
-    )
-    parity_tolerance: float = Field(
-        default=1e-3,
-        gt=0,
-        description="Largest difference between torch and ONNX Runtime, in standard deviations "
-        "of the output.",
-    )
 
 
 @dataclass(frozen=True, slots=True)

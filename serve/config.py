@@ -27,6 +27,7 @@ from features.database import DatabaseConfig
 from features.errors import ConfigError
 from ranking.onnx_model import OnnxConfig
 from ranking.release import ReleaseConfig
+from ranking.training_config import TrainingConfig
 from serve.problems import nearest
 
 PREFIX = "SHORTLIST_"
@@ -113,6 +114,7 @@ class Settings(BaseSettings):
         description="Directory of the embedded database, models, releases, reports and logs.",
     )
     database: DatabaseConfig = Field(default_factory=DatabaseConfig)
+    training: TrainingConfig = Field(default_factory=TrainingConfig)
     release: ReleaseConfig = Field(default_factory=ReleaseConfig)
     onnx: OnnxConfig = Field(default_factory=OnnxConfig)
     serve: ServeConfig = Field(default_factory=ServeConfig)

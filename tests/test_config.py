@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,13 @@ def test_file_then_environment(monkeypatch, tmp_path):
     assert settings.home == tmp_path / "data"
     assert (settings.serve.port, settings.serve.replicas) == (9002, 2)
     assert settings.database.pool_max_size == 9
+
+
+def test_training_is_configured_here_too(monkeypatch, tmp_path):
+    Path("shortlist.toml").write_text("[training]\nseed = 3\n[training.coarse]\nepochs = 5\n")
+    monkeypatch.setenv("SHORTLIST_TRAINING__HOLDOUT", "none")
+    training = load_settings().training
+    assert (training.seed, training.coarse.epochs, training.holdout) == (3, 5, "none")
 
 
 def test_short_names(monkeypatch, tmp_path):
@@ -153,9 +161,8 @@ def test_the_committed_reference_is_the_generated_one():
 
 
 def test_the_reference_is_a_settings_file():
-    text = "".join(
-        line.removeprefix("# ") if " = " in line and "# not set" not in line else line
-        for line in FILE.read_text().splitlines(keepends=True)
-    )
+    text = re.sub(r"^# (\w+ = (?!.*# not set).*)$", r"\1", FILE.read_text(), flags=re.MULTILINE)
     Path("shortlist.toml").write_text(text)
-    assert load_settings().serve == Settings().serve
+    settings = load_settings()
+    assert settings.serve == Settings().serve
+    assert settings.training == Settings().training

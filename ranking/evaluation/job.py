@@ -158,7 +158,8 @@ def _time_split(
         if _same_training(kept, release, cut):
             return kept, split
     try:
-        from ranking.training import TrainingConfig, train
+        from ranking.training import train
+        from ranking.training_config import TrainingConfig
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"time-split trains models up to the cut, which needs the package {error.name!r}; "

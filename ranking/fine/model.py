@@ -9,24 +9,14 @@ knows what the others have. A linear path beside it starts from the coarse order
 from __future__ import annotations
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from torch.nn import functional
 
 from features.spec import names
+from ranking.training_config import RankerConfig
 
 _MASKED = -1e9
 _GAP_CENTRE = 8.2
-
-
-class RankerConfig(BaseModel):
-    """Sizes of the ranker."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    attention_width: int = Field(default=16, ge=1, description="Width of the target attention.")
-    hidden: int = Field(default=64, ge=1, description="Width of the hidden layer.")
-    dropout: float = Field(default=0.1, ge=0, lt=1, description="Dropout before the hidden layer.")
 
 
 class Ranker(nn.Module):

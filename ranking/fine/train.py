@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from ranking.fine.examples import Examples
-from ranking.fine.model import Ranker, RankerConfig
+from ranking.fine.model import Ranker
 from ranking.optimiser import Optimiser
+from ranking.training_config import FineConfig
 from ranking.types import FloatArray, Progress, RowArray
 
 INPUTS = (
@@ -26,29 +26,6 @@ INPUTS = (
 """Inputs of the ranker in the order of its forward."""
 
 _MASKED = -1e9
-
-
-class FineConfig(BaseModel):
-    """How the ranker is trained."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    ranker: RankerConfig = Field(default=RankerConfig(), description="Sizes of the ranker.")
-    label_events: int = Field(
-        default=6, ge=1, description="Latest training events of each user that become labels."
-    )
-    label_share: float = Field(
-        default=0.25, gt=0, lt=1, description="At most this share of a user's events."
-    )
-    most_labels: int = Field(
-        default=4000, ge=1, description="Labels in all; the latest of each user come first."
-    )
-    candidates: int = Field(default=100, ge=2, description="Candidates of each list.")
-    epochs: int = Field(default=6, ge=1, description="Passes over the lists.")
-    batch_lists: int = Field(default=64, ge=1, description="Lists in a batch.")
-    learning_rate: float = Field(default=2e-3, gt=0, description="Peak rate of AdamW.")
-    weight_decay: float = Field(default=0.05, ge=0, description="Decay of AdamW.")
-    warmup_steps: int = Field(default=30, ge=0, description="Steps of linear warm-up.")
 
 
 def train_ranker(

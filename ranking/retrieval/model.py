@@ -14,29 +14,15 @@ https://arxiv.org/abs/2108.12409).
 from __future__ import annotations
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from torch.nn import functional
 
 from ranking.retrieval.sequence import TOWER_EVENTS
+from ranking.training_config import TowerConfig
 
 _MASKED = -1e9
 # log(1 + seconds) of an hour: keeps the gap inputs of a session and of a year near -1 and 1.
 _GAP_CENTRE = 8.2
-
-
-class TowerConfig(BaseModel):
-    """Sizes of the two towers."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    width: int = Field(default=64, ge=4, description="Length d of user and item vectors.")
-    layers: int = Field(default=2, ge=1, description="Transformer layers of the user tower.")
-    heads: int = Field(default=2, ge=1, description="Attention heads; divides the width.")
-    dropout: float = Field(default=0.1, ge=0, lt=1, description="Dropout between layers.")
-    id_dropout: float = Field(
-        default=0.1, ge=0, lt=1, description="Share of items that train on attributes alone."
-    )
 
 
 class ItemTower(nn.Module):

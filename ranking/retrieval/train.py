@@ -7,43 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from ranking.optimiser import Optimiser
 from ranking.retrieval.initial import attribute_map, initial_vectors
 from ranking.retrieval.loss import full_softmax, sampled_softmax
-from ranking.retrieval.model import TowerConfig, TwoTower
+from ranking.retrieval.model import TwoTower
 from ranking.retrieval.sequence import TOWER_EVENTS, EventLog, log_gaps
+from ranking.training_config import CoarseConfig
 from ranking.types import FloatArray, Progress
 
 # Windows of about the same length share a batch; the jitter changes who meets whom.
 _LENGTH_JITTER = 8.0
-
-
-class CoarseConfig(BaseModel):
-    """How the two towers are trained."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    tower: TowerConfig = Field(default=TowerConfig(), description="Sizes of the towers.")
-    epochs: int = Field(default=3, ge=1, description="Passes over the training events.")
-    learning_rate: float = Field(default=4e-3, gt=0, description="Peak rate of AdamW.")
-    weight_decay: float = Field(default=0.01, ge=0, description="Decay of AdamW.")
-    batch_events: int = Field(
-        default=2500, ge=1, description="Events in a batch, padding included."
-    )
-    warmup_steps: int = Field(default=20, ge=0, description="Steps of linear warm-up.")
-    initial_scale: float = Field(
-        default=0.06, gt=0, description="Standard deviation of the entries of start vectors."
-    )
-    full_softmax_items: int = Field(
-        default=30_000,
-        ge=0,
-        description="Items up to which the loss runs over the whole catalogue; a larger one is "
-        "sampled.",
-    )
-    negatives: int = Field(default=4096, ge=1, description="Sampled negatives a step.")
 
 
 @dataclass(frozen=True, slots=True)

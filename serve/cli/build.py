@@ -99,7 +99,7 @@ def run_training(
     settings: Settings,
     connection: psycopg.Connection[Any],
     report: Report,
-    holdout: str = "last",
+    holdout: str | None = None,
     seed: int | None = None,
 ) -> Path:
     """Train both stages and return the run.
@@ -109,10 +109,10 @@ def run_training(
     settings : Settings
     connection : psycopg.Connection
     report : callable
-    holdout : str
-        ``last``, ``none``, or a moment in unix seconds.
+    holdout : str, optional
+        ``last``, ``none``, or a moment in unix seconds; None takes the settings'.
     seed : int, optional
-        None takes the default.
+        None takes the settings'.
 
     Raises
     ------
@@ -122,13 +122,16 @@ def run_training(
         `holdout` is none of these, or there is nothing to train on.
     """
     try:
-        from ranking.training import TrainingConfig, train
+        from ranking.training import train
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"training needs the package {error.name!r}, which is not installed; next: "
             "pip install -c constraints.txt -e '.[cpu,train]'"
         ) from None
-    if holdout not in ("last", "none"):
+    config = settings.training
+    if holdout in ("last", "none"):
+        config = config.model_copy(update={"holdout": holdout})
+    elif holdout is not None:
         try:
             moment = float(holdout)
         except ValueError:
@@ -137,9 +140,7 @@ def run_training(
             raise InputError(
                 f"holdout {holdout!r}: expected 'last', 'none', or a moment in unix seconds"
             )
-        config = TrainingConfig(holdout=moment)
-    else:
-        config = TrainingConfig(holdout="last" if holdout == "last" else "none")
+        config = config.model_copy(update={"holdout": moment})
     if seed is not None:
         config = config.model_copy(update={"seed": seed})
     return train(connection, config, settings.home, report)

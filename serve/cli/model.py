@@ -17,16 +17,18 @@ release = typer.Typer(help="Releases: build, list, promote, roll back.")
 
 def train(
     holdout: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Events kept from training: last (one of each user), none, or all from a moment"
             " on, in unix seconds."
         ),
-    ] = "last",
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Equal seeds give equal models.")] = None,
     as_json: Json = False,
 ) -> None:
     """Train both stages on the database and write a model run.
+
+    Options win over the settings.
 
     Example: shortlist train --holdout last
     """
