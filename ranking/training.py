@@ -11,7 +11,6 @@ Sizes as in :mod:`ranking.types`.
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shutil
 import tempfile
@@ -168,8 +167,7 @@ def _train(
         )
         later = [log.rows[at + 1 : log.offsets[log.users[at] + 1]] for at in labels.tolist()]
         examples = collect(parts, log.rows[labels], later)
-    # Its operators are too small to share: two threads wait for each other longer than they work.
-    with _threads(1), steps.step("ranker"):
+    with steps.step("ranker"):
         ranker = train_ranker(examples, coarse.vectors, config.fine, config.seed, steps.report)
     if held.any() and config.further_epochs:
         with steps.step("towers"):
@@ -315,7 +313,7 @@ def _labels(log: EventLog, held: BoolArray, most: int, seed: int) -> RowArray:
 @contextmanager
 def _threads(wanted: int) -> Iterator[None]:
     before = torch.get_num_threads()
-    torch.set_num_threads(wanted or os.cpu_count() or 1)
+    torch.set_num_threads(wanted)
     try:
         yield
     finally:

@@ -93,7 +93,11 @@ class TrainingConfig(BaseModel):
         "a moment on (unix seconds).",
     )
     seed: int = Field(default=7, ge=0, description="Equal seeds give equal models.")
-    threads: int = Field(default=0, ge=0, description="CPU threads of torch; 0: all cores.")
+    threads: int = Field(
+        default=1,
+        ge=1,
+        description="CPU threads of torch; more wait for each other where cores are not idle.",
+    )
     coarse: CoarseConfig = Field(default=CoarseConfig(), description="The two towers.")
     further_epochs: int = Field(
         default=2, ge=0, description="Passes over all events after the ranker's labels were made."

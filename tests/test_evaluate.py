@@ -12,6 +12,7 @@ from ranking.evaluation.job import EvaluationConfig, evaluate, report_path, resu
 from ranking.evaluation.result import EvaluationResult
 from ranking.protocols import time_cut
 from ranking.release import ReleaseConfig, build_release, current_release, list_releases
+from ranking.training_config import CoarseConfig, FineConfig, TrainingConfig
 
 QUICK = EvaluationConfig(resamples=50, latency_requests=5, examples=2)
 
@@ -80,10 +81,7 @@ def test_a_release_trained_up_to_a_cut_is_tested_after_it(data, tmp_path):
 
 
 def test_a_time_split_trains_models_of_its_own_once_and_never_serves_them(data, tmp_path):
-    training = pytest.importorskip("ranking.training")
-    wanted = training.TrainingConfig(
-        coarse=training.CoarseConfig(epochs=1), fine=training.FineConfig(epochs=1)
-    )
+    wanted = TrainingConfig(coarse=CoarseConfig(epochs=1), fine=FineConfig(epochs=1))
     release = released(data, tmp_path, holdout="last", config=wanted.model_dump())
     config = QUICK.model_copy(update={"test_share": 0.3})
     result = evaluate(data, tmp_path, release, "time-split", config)
