@@ -25,7 +25,7 @@ import psutil
 from features.errors import ShortlistError
 from ranking.release import current_release
 from serve.config import Settings
-from serve.ray_environment import INSTANCE, Instance, free_port, ray_environment
+from serve.ray_environment import INSTANCE, Instance, free_ports, ray_environment
 
 _STOP_S = 20.0
 # The proxy's configuration follows the replicas within a tenth of a second.
@@ -136,7 +136,7 @@ def start(settings: Settings, *, timeout_s: float = 90.0) -> RunningService:
             "run 'shortlist release build' first"
         )
     if config.port == 0:
-        config = config.model_copy(update={"port": free_port(config.host)})
+        config = config.model_copy(update={"port": free_ports(host=config.host)})
         settings = settings.model_copy(update={"serve": config})
     url = f"http://{_reachable(config.host)}:{config.port}"
     if _answers(f"{url}/healthz"):

@@ -93,7 +93,6 @@ class Metrics:
         self._histograms: dict[str, dict[Labels, _Histogram]] = {name: {} for name in HISTOGRAMS}
         self._gauges: dict[str, dict[Labels, float]] = {name: {} for name in GAUGES}
         self.replica = str(os.getpid())
-        self._file = f"{self.replica}-{self._process.create_time():.0f}.json"
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True)
 
@@ -114,6 +113,10 @@ class Metrics:
     def gauge(self, name: str, value: float, *labels: str) -> None:
         """Set a gauge of this replica; with further labels it replaces the former ones."""
         self._gauges[name] = {(self.replica, *labels): value}
+
+    @property
+    def _file(self) -> str:
+        return f"{self.replica}-{self._process.create_time():.0f}.json"
 
     def flush(self) -> None:
         """Write this replica's figures to the shared directory."""

@@ -60,15 +60,11 @@ class Instance:
         return list((self.directory / "h").glob("*/haproxy.cfg"))
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    """Return a TCP port that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+def free_ports(length: int = 1, host: str = "127.0.0.1") -> int:
+    """Return the first of `length` TCP ports in a row that nobody uses at this moment.
 
-
-def _free_range(length: int) -> int:
-    """Return the first of `length` ports, of which none is in use."""
+    The service binds them seconds later, so they are none that connections are given meanwhile.
+    """
     for _ in range(100):
         first = _FIRST_PORT + secrets.randbelow(_LAST_PORT - _FIRST_PORT - length)
         sockets: list[socket.socket] = []
@@ -76,7 +72,7 @@ def _free_range(length: int) -> int:
             for port in range(first, first + length):
                 probe = socket.socket()
                 sockets.append(probe)
-                probe.bind(("127.0.0.1", port))
+                probe.bind((host, port))
         except OSError:
             continue
         finally:
@@ -107,7 +103,7 @@ def ray_environment(instance: Instance, config: ServeConfig) -> dict[str, str]:
     dict
         The present environment with ours over it.
     """
-    ports = _free_range(_REPLICA_PORTS + 8)
+    ports = free_ports(_REPLICA_PORTS + 8)
     replicas = ports + 8
     proxy = instance.directory / "h"
     token = instance.directory / "token"
