@@ -138,7 +138,7 @@ def decode_json(body: bytes, decoder: msgspec.json.Decoder[Any], fields: Sequenc
 
 
 def decode_query(scope: Scope, query: type[Struct], lists: frozenset[str]) -> Struct:
-    """Decode query parameters; a list is given by repeating its name, an empty one as ``name=``.
+    """Decode query parameters; a list is given by repeating its name, ``name=`` is an empty text.
 
     Raises
     ------
@@ -164,9 +164,6 @@ def decode_query(scope: Scope, query: type[Struct], lists: frozenset[str]) -> St
             )
         else:
             values[name] = text
-    for name in lists & values.keys():
-        if values[name] == [""]:
-            values[name] = []
     try:
         return msgspec.convert(values, query, strict=False)
     except msgspec.ValidationError as error:

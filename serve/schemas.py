@@ -38,11 +38,12 @@ Count = Annotated[
 Moment = Annotated[
     datetime, Meta(tz=True, description="RFC 3339 with an offset, for example `…T09:30:00Z`.")
 ]
+# No item has a field without a name, so that ``fields=`` in a query asks for none.
 FieldNames = Annotated[
-    list[Label],
+    list[Annotated[str, Meta(max_length=64, pattern=_NO_NUL)]],
     Meta(
         max_length=64,
-        description="Item fields to send inline; left out: all, an empty list: none.",
+        description="Item fields to send inline; left out: all, an empty list or name: none.",
         examples=[["title"]],
     ),
 ]

@@ -121,7 +121,7 @@ def test_query_parameters():
     assert found.count == 5
     assert found.exclude_seen is False
     assert found.exclude_item_ids == ["a&b", "c"]
-    assert found.fields == []
+    assert found.fields == [""]
 
 
 @pytest.mark.parametrize(
@@ -129,6 +129,8 @@ def test_query_parameters():
     [
         ("count=0", "invalid_field", "/count"),
         ("count=", "invalid_field", "/count"),
+        ("pins=", "invalid_field", "/pins"),
+        ("context_item_ids=&count=1", "invalid_field", "/context_item_ids"),
         ("count=1&count=2", "invalid_field", "/count"),
         ("count=%31%30%30%30", "invalid_field", "/count"),
         ("diversity=nan", "invalid_field", "/diversity"),
