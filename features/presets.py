@@ -72,7 +72,10 @@ def find_source(source: Path, preset: Preset) -> Source:
         There is no such file, or its name fits no preset.
     """
     if not source.exists():
-        raise InputError(f"source {str(source)!r}: no such file or folder")
+        raise InputError(
+            f"source {str(source)!r}: expected a file or folder that exists; leave it out to load "
+            "the sample"
+        )
     folder = source if source.is_dir() else source.parent
     for name, (events, items) in _NAMES.items():
         if preset not in ("auto", name):

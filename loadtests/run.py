@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,21 @@ class Load:
     max_error_rate: float = 0.0
     max_p95_ms: float = 0.0
     max_p99_ms: float = 0.0
+
+
+def require_locust() -> None:
+    """Refuse to begin without Locust.
+
+    Raises
+    ------
+    LoadTestFailed
+        It is not installed.
+    """
+    if find_spec("locust") is None:
+        raise LoadTestFailed(
+            "package 'locust' is not installed: expected extra `load`; install it with "
+            "pip install -c constraints.txt -e '.[load]'"
+        )
 
 
 def run(

@@ -207,7 +207,11 @@ def _check_known(variable: str, keys: list[str]) -> None:
         if key not in fields or (depth == len(keys) - 1 and inner is not None):
             start = PREFIX + "".join(f"{part.upper()}__" for part in keys[:depth])
             hint = nearest(key, fields)
-            meant = f"did you mean {start}{hint.upper()}?" if hint else "see `Settings` for all"
+            meant = (
+                f"did you mean {start}{hint.upper()}?"
+                if hint
+                else "deploy/shortlist.toml lists all"
+            )
             raise ConfigError(
                 f"environment variable {variable} is no setting of Shortlist; {meant}"
             )

@@ -40,6 +40,23 @@ def test_recommended() -> None:
     assert lines[4] == "cold_start: nothing is known"
 
 
+@given(
+    st.lists(st.sampled_from(["ann", "item_to_item", "trending", "new_items"]), unique=True),
+    st.lists(st.integers(0, 499), min_size=4, max_size=4),
+    st.sampled_from([3, 40]),
+)
+def test_a_place_is_shown_whole_or_not_at_all(
+    names: list[str], ranks: list[int], width: int
+) -> None:
+    hits = [{"name": n, "rank": r, "score": 1} for n, r in zip(names, ranks, strict=False)]
+    item = {"id": "x" * width, "score": 1.234, "sources": hits}
+    line = shown(recommended_table({"items": [item], "notes": []}, "1"))[2]
+    places = {f"{hit['name']} {hit['rank'] + 1}" for hit in hits}
+    told = [part for part in line.partition("1.234")[2].strip().split(", ") if part]
+    assert set(told) <= places | {"…"}
+    assert ("…" in told) == (len(told) - ("…" in told) < len(places))
+
+
 @given(st.text(alphabet=st.characters(blacklist_categories=["Cs", "Cc"]), max_size=200))
 def test_any_title_fits(title: str) -> None:
     for line in shown(recommended_table(answer(title), "1")) + shown(

@@ -66,7 +66,9 @@ def options(
 def run() -> None:
     """Run one command; turn errors into a message and an exit status of 1."""
     try:
-        app()
+        # A signal must not end a command before it has stopped what it started.
+        with service.Stoppable():
+            app()
     except ShortlistError as error:
         ERR.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         sys.exit(1)

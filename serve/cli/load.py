@@ -51,6 +51,10 @@ def loadtest(
 
     settings = context.settings()
     load = locust.Load(users, seconds, count, max_error_rate, max_p95_ms, max_p99_ms)
+    try:
+        locust.require_locust()
+    except locust.LoadTestFailed as error:
+        raise ShortlistError(str(error)) from error
     with ExitStack() as stack:
         connection = stack.enter_context(context.connected(settings))
         people = sample_users(connection, SAMPLE)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 BAR = 32
 TITLE = 34
+# What 80 columns leave beside place, title, score and the gaps between them.
+SOURCES = 32
 
 
 def liked_table(user_id: str, liked: Sequence[tuple[str, float | None]]) -> Table:
@@ -38,11 +40,23 @@ def recommended_table(answer: Mapping[str, Any], user_id: str) -> Group:
     for place, item in enumerate(answer["items"], 1):
         title = str((item.get("fields") or {}).get("title") or item["id"])
         best_first = sorted(item["sources"], key=lambda hit: int(hit["rank"]))
-        sources = ", ".join(f"{hit['name']} {hit['rank'] + 1}" for hit in best_first)
+        sources = _found_by([f"{hit['name']} {hit['rank'] + 1}" for hit in best_first])
         score = "" if item["score"] is None else f"{item['score']:.3f}"
         rows.add_row(str(place), _short(title), score, escape(sources))
     notes = [Text(f"{note['code']}: {note['detail']}", "yellow") for note in answer["notes"]]
     return Group(rows, *notes)
+
+
+def _found_by(sources: list[str]) -> str:
+    """Join sources; those that do not fit are left out whole, since half a number is another."""
+    shown = ""
+    for number, source in enumerate(sources):
+        longer = f"{shown}, {source}" if shown else source
+        rest = ", …" if number + 1 < len(sources) else ""
+        if len(longer + rest) > SOURCES:
+            return f"{shown}, …"
+        shown = longer
+    return shown
 
 
 def _short(title: str) -> str:
