@@ -73,8 +73,7 @@ def find_source(source: Path, preset: Preset) -> Source:
     """
     if not source.exists():
         raise InputError(
-            f"source {str(source)!r}: expected a file or folder that exists; leave it out to load "
-            "the sample"
+            f"source {str(source)!r}: no such file or folder; leave it out to load the sample"
         )
     folder = source if source.is_dir() else source.parent
     for name, (events, items) in _NAMES.items():

@@ -60,7 +60,7 @@ def stamped(root: Path, extras: list[str]) -> Path:
 
 
 def test_nothing_changed_returns_at_once(checkout: Path) -> None:
-    stamped(checkout, ["serve", "train"])
+    stamped(checkout, ["serve", "train", "load"])
     started = time.monotonic()
     result = setup(checkout, "serve")
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
@@ -86,7 +86,7 @@ def test_a_change_installs_and_a_failure_says_what_to_do(checkout: Path, change:
 
 
 def test_demo_runs_from_any_folder_and_passes_arguments(checkout: Path, tmp_path: Path) -> None:
-    stamped(checkout, ["serve", "train"])
+    stamped(checkout, ["serve", "train", "load"])
     link = tmp_path / "demo-link"
     link.symlink_to(checkout / "scripts" / "demo")
     for command in (checkout / "scripts" / "demo", link):
