@@ -23,6 +23,8 @@ VENV = ROOT / ".venv"
 STAMP = VENV / "shortlist-setup.json"
 LOG = VENV / "shortlist-setup.log"
 INPUTS = ("pyproject.toml", "constraints.txt")
+# Off a terminal, pip is heard of this often, in seconds.
+QUIET_S = 15.0
 
 
 def accelerator() -> str:
@@ -77,18 +79,21 @@ def make_venv(keep: bool) -> None:
 
 
 def follow(process: subprocess.Popen[str], log: IO[str]) -> None:
-    """Copy pip's output to `log`; on a terminal, show one line that says where it is."""
+    """Copy pip's output to `log` and say where it is, on a terminal in one line."""
     assert process.stdout is not None
     tty = sys.stderr.isatty()
     width = shutil.get_terminal_size().columns - 1
-    started = time.monotonic()
+    started = spoken = time.monotonic()
     packages = 0
     for line in process.stdout:
         log.write(line)
         log.flush()
         packages += line.startswith("Collecting ")
+        seconds = time.monotonic() - started
+        if not tty and started + seconds - spoken >= QUIET_S:
+            spoken = started + seconds
+            sys.stderr.write(f"  {seconds:4.0f} s  {packages:3d} packages\n")
         if tty:
-            seconds = time.monotonic() - started
             shown = f"  {seconds:4.0f} s  {packages:3d} packages  {line.strip()}"[:width]
             sys.stderr.write(f"\r\033[K{shown}")
             sys.stderr.flush()

@@ -31,7 +31,7 @@ def call(url: str, path: str, body: object = None) -> dict[str, Any]:
     ServiceUnreachable
         Nothing answers there.
     RequestRefused
-        The answer has a status of 4xx or 5xx; the message has its title and detail.
+        The answer has a status of 4xx or 5xx; the message has its title, detail and field.
     """
     if urlsplit(url).scheme not in ("http", "https"):
         raise InputError(f"url {url!r}: expected http://HOST:PORT")
@@ -48,7 +48,8 @@ def call(url: str, path: str, body: object = None) -> dict[str, Any]:
         text = error.read().decode(errors="replace")
         try:
             problem = json.loads(text)
-            text = f"{problem['title']}: {problem['detail']}"
+            field = f" ({problem['pointer']})" if problem.get("pointer") else ""
+            text = f"{problem['title']}: {problem['detail']}{field}"
         except (ValueError, KeyError, TypeError):
             text = text[:500]
         raise RequestRefused(f"{url}{path} answered {error.code}: {text}") from None

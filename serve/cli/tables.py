@@ -86,9 +86,10 @@ def waterfall(
     for stage, took in timing_ms.items():
         rows.add_row(stage, f"{took:.2f}", f"{took / scale:.0%}", _bar(begun, took, scale))
         begun += took
+    each = "" if explained is None else "in each request, "
     if explained is None:
         explained = sum(timing_ms.values()) / total_ms if total_ms else 1.0
-    rows.add_row("total", f"{total_ms:.2f}", "", f"[dim]stages explain {explained:.1%}[/]")
+    rows.add_row("total", f"{total_ms:.2f}", "", f"[dim]{each}stages explain {explained:.1%}[/]")
     return rows
 
 
