@@ -92,15 +92,24 @@ order by min(line)
 on conflict (user_id) do nothing
 """
 
+_INSERT_EVENT_TYPES = """
+insert into event_types (event_type)
+select event_type from staged_events
+group by event_type
+order by min(line)
+on conflict (event_type) do nothing
+"""
+
 _KEYED = """
 create temp table keyed_events on commit drop as
 select
-    staged_events.line, users.user_key, items.item_key, staged_events.event_type,
+    staged_events.line, users.user_key, items.item_key, event_types.event_type_key,
     staged_events.value, to_timestamp(staged_events.moment / 1e6 + %(shift)s) as occurred_at,
     staged_events.event_id
 from staged_events
 inner join users using (user_id)
 inner join items using (item_id)
+inner join event_types using (event_type)
 """
 
 # An event with an id is the same as another with that id, one without an id the same as one
@@ -111,7 +120,7 @@ with doubles as (
         line,
         case
             when event_id is null then row_number() over (
-                partition by event_id is null, user_key, item_key, event_type, occurred_at
+                partition by event_id is null, user_key, item_key, event_type_key, occurred_at
                 order by line
             )
             else row_number() over (partition by event_id order by line)
@@ -131,18 +140,24 @@ where
         where interactions.user_key = keyed_events.user_key
         and interactions.occurred_at = keyed_events.occurred_at
         and interactions.item_key = keyed_events.item_key
-        and interactions.event_type = keyed_events.event_type
+        and interactions.event_type_key = keyed_events.event_type_key
     ))
-    or exists (select from interactions where interactions.event_id = keyed_events.event_id)
+    or exists (select from event_ids where event_ids.event_id = keyed_events.event_id)
 """
 
 # Ids grow in the order of the lines: that is the order of events of the same second.
 _INSERT_EVENTS = """
-insert into interactions (user_key, item_key, event_type, value, occurred_at, event_id)
-select user_key, item_key, event_type, value, occurred_at, event_id
+with new_ids as (
+    insert into event_ids (event_id)
+    select event_id from keyed_events where event_id is not null
+    on conflict (event_id) do nothing
+    returning event_id
+)
+insert into interactions (user_key, item_key, event_type_key, value, occurred_at, event_id)
+select user_key, item_key, event_type_key, value, occurred_at, event_id
 from keyed_events
+where event_id is null or event_id in (select event_id from new_ids)
 order by line
-on conflict (event_id) do nothing
 """
 
 
@@ -289,6 +304,7 @@ def _load(
             reason = f"item {item_id!r} is neither in {source.items.name} nor in the database"
             rejects.append(RejectedRow(source.events.name, line, "item", reason))
     users = run(_INSERT_USERS).rowcount
+    run(_INSERT_EVENT_TYPES)
     run(_KEYED)
     for (line,) in run(_DUPLICATES).fetchall():
         reason = "says the same as an earlier line"

@@ -24,7 +24,8 @@ def test_the_sample(connection):
     assert all(0 <= done <= total for _, done, total in steps)
     assert steps[-1][1] == steps[-1][2]
     rows = connection.execute(
-        "select event_type, count(*), min(value), max(value) from interactions group by 1"
+        "select event_type, count(*), min(value), max(value)"
+        " from interactions inner join event_types using (event_type_key) group by 1"
     ).fetchall()
     assert rows == [("rating", 100_004, 0.5, 5.0)]
     late = "select count(*) from items inner join interactions using (item_key)"
@@ -147,7 +148,10 @@ def test_windows_line_ends_byte_order_mark_blank_lines_and_column_order(connecti
     text = "\ufeffoccurred_at,item_id,user_id\r\n1000,i,u\r\n\r\n2024-01-02T03:04:05Z,i,u\r\n"
     report = load(connection, write(tmp_path, text))
     assert (report.interactions, report.rejected) == (2, 0)
-    found = connection.execute("select occurred_at, event_type from interactions").fetchall()
+    found = connection.execute(
+        "select occurred_at, event_type"
+        " from interactions inner join event_types using (event_type_key)"
+    ).fetchall()
     assert found[1] == (datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC), "interaction")
 
 
