@@ -1,4 +1,4 @@
-"""What the service writes: events and impressions. One statement for each batch.
+"""Writing events: one statement for each batch.
 
 Every row of a batch gets its own answer; a bad one never keeps the others from being stored.
 """
@@ -15,6 +15,7 @@ import uuid_utils
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
+from features.errors import DatabaseUnavailable
 from features.ids import EVENT_TYPE_LENGTH, ID_LENGTH, id_problem
 from features.real import is_float32, is_moment, shown, to_float32
 from features.retry import run_async
@@ -22,7 +23,13 @@ from features.retry import run_async
 Pool = AsyncConnectionPool[AsyncConnection[Any]]
 Status = Literal["accepted", "duplicate", "rejected"]
 
+MOST_EVENT_TYPES = 1000
+"""Kinds of events that there may be; a row with one more is refused."""
+
 _FUTURE_S = 300.0
+# A user who is erased while an event of theirs is stored is made anew at the next try.
+_TRIES = 3
+_STORED: dict[str, Status] = {"accepted": "accepted", "duplicate": "duplicate"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,45 +68,16 @@ class EventResult:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Impression:
-    """One item that was shown.
-
-    Attributes
-    ----------
-    rec_id : str
-        UUID of the answer.
-    position : int
-        0-based place in it.
-    user_id : str
-        External id, known or not.
-    item_key : int
-        Key of the database.
-    release, scenario, source : str
-        Which release, for what page, from which candidate source.
-    score : float or None
-        Final score.
-    served_at : float or None
-        Unix seconds; None means now.
-    """
-
-    rec_id: str
-    position: int
-    user_id: str
-    item_key: int
-    release: str
-    scenario: str | None = None
-    source: str | None = None
-    score: float | None = None
-    served_at: float | None = None
-
-
-# A user whom another transaction creates at the same moment is invisible to this statement's
-# snapshot; "do update" waits for that transaction and returns the key all the same.
+# A user or type that another transaction creates at the same moment is invisible to this
+# statement's snapshot; "do update" waits for that transaction and returns the key all the same.
+# A user whom another transaction erases at the same moment has no row once it is done: such rows
+# come back as "again". Ids are stored in their own order, so that no two batches wait for each
+# other in a circle; events in the order of the batch.
 _RECORD_EVENTS: str = """
 with incoming as (
     select * from unnest(
-        %s::text[], %s::text[], %s::text[], %s::text[], %s::real[], %s::double precision[]
+        %(event_ids)s::text[], %(user_ids)s::text[], %(item_ids)s::text[], %(event_types)s::text[],
+        %(values)s::real[], %(times)s::double precision[]
     ) with ordinality as incoming (
         event_id, user_id, item_id, event_type, value, occurred_at, position
     )
@@ -108,49 +86,78 @@ valid as (
     select incoming.*, items.item_key
     from incoming inner join items on incoming.item_id = items.item_id
 ),
+new_types as (
+    insert into event_types (event_type)
+    select distinct valid.event_type from valid
+    where
+        not exists (select from event_types where event_types.event_type = valid.event_type)
+        and (select count(*) from event_types) < %(most_types)s
+    order by valid.event_type
+    on conflict (event_type) do update set event_type = excluded.event_type
+    returning event_type_key, event_type
+),
+types as (
+    select event_type_key, event_type from event_types
+    union all
+    select event_type_key, event_type from new_types
+),
+typed as (
+    select valid.*, types.event_type_key
+    from valid inner join types on valid.event_type = types.event_type
+),
 new_users as (
     insert into users (user_id)
-    select distinct valid.user_id from valid
-    where not exists (select from users where users.user_id = valid.user_id)
-    order by valid.user_id
+    select distinct typed.user_id from typed
+    where not exists (select from users where users.user_id = typed.user_id)
+    order by typed.user_id
     on conflict (user_id) do update set user_id = excluded.user_id
     returning user_key, user_id
 ),
-keyed as (
-    select valid.*, users.user_key from valid inner join users on valid.user_id = users.user_id
-    union all
-    select valid.*, new_users.user_key
-    from valid inner join new_users on valid.user_id = new_users.user_id
+known_users as (
+    select user_key, user_id from users where user_id = any(%(user_ids)s::text[])
+    for key share
 ),
-stored as (
-    insert into interactions (user_key, item_key, event_type, value, occurred_at, event_id)
-    select
-        user_key, item_key, event_type, value,
-        least(coalesce(to_timestamp(occurred_at), now()), now()), event_id
-    from keyed
-    order by position
+keyed as (
+    select typed.*, known_users.user_key
+    from typed inner join known_users on typed.user_id = known_users.user_id
+    union all
+    select typed.*, new_users.user_key
+    from typed inner join new_users on typed.user_id = new_users.user_id
+),
+firsts as (
+    select distinct on (event_id) * from keyed
+    order by event_id, position
+),
+fresh as (
+    insert into event_ids (event_id)
+    select event_id from firsts
+    order by event_id
     on conflict (event_id) do nothing
     returning event_id
+),
+accepted as (
+    select firsts.* from firsts inner join fresh on firsts.event_id = fresh.event_id
+),
+stored as (
+    insert into interactions (user_key, item_key, event_type_key, value, occurred_at, event_id)
+    select
+        user_key, item_key, event_type_key, value,
+        least(coalesce(to_timestamp(occurred_at), now()), now()), event_id
+    from accepted
+    order by position
 )
-select valid.position, stored.event_id is not null
-from valid left join stored on valid.event_id = stored.event_id
-"""
-
-_RECORD_IMPRESSIONS: str = """
-insert into impressions
-    (rec_id, position, user_id, item_key, release, scenario, source, score, served_at)
 select
-    shown.rec_id, shown.position, shown.user_id, shown.item_key, shown.release, shown.scenario,
-    shown.source, shown.score, coalesce(to_timestamp(shown.served_at), now())
-from unnest(
-    %s::uuid[], %s::smallint[], %s::text[], %s::integer[], %s::text[], %s::text[], %s::text[],
-    %s::real[], %s::double precision[]
-) as shown (
-    rec_id, position, user_id, item_key, release, scenario, source, score, served_at
-)
-inner join items on shown.item_key = items.item_key
-on conflict (rec_id, position) do nothing
-returning position
+    valid.position,
+    case
+        when accepted.position is not null then 'accepted'
+        when keyed.position is not null then 'duplicate'
+        when typed.position is not null then 'again'
+        else 'too many types'
+    end
+from valid
+left join typed on valid.position = typed.position
+left join keyed on valid.position = keyed.position
+left join accepted on valid.position = accepted.position
 """
 
 
@@ -182,54 +189,75 @@ def _event_problem(row: EventRow, now: float) -> str | None:
 
 
 class _EventBatch:
-    """One batch on its way: checked rows as columns, and the answers so far."""
+    """One batch on its way: the rows that still need the database, and the answers so far."""
 
     def __init__(self, rows: Sequence[EventRow]) -> None:
         now = time.time()
-        self.results: list[EventResult | None] = []
-        self._positions: list[int] = []
-        self._ids: list[str] = []
-        kept: list[EventRow] = []
-        known: set[str] = set()
+        self._results: list[EventResult | None] = []
+        self._left: list[tuple[int, str, EventRow]] = []
+        self._tries = 0
         for position, row in enumerate(rows):
             event_id = str(uuid_utils.uuid7()) if row.event_id is None else row.event_id
             problem = _event_problem(row, now)
-            result = None
-            if problem is not None:
-                result = EventResult(event_id, "rejected", problem)
-            elif event_id in known:
-                result = EventResult(event_id, "duplicate")
+            if problem is None:
+                self._results.append(None)
+                self._left.append((position, event_id, row))
             else:
-                known.add(event_id)
-                kept.append(row)
-                self._ids.append(event_id)
-                self._positions.append(position)
-            self.results.append(result)
-        self._items = [row.item_id for row in kept]
-        self.parameters = (
-            self._ids,
-            [row.user_id for row in kept],
-            self._items,
-            [row.event_type for row in kept],
-            [None if row.value is None else to_float32(row.value) for row in kept],
-            [row.occurred_at for row in kept],
-        )
+                self._results.append(EventResult(event_id, "rejected", problem))
 
     def __bool__(self) -> bool:
-        return bool(self._ids)
+        return bool(self._left)
 
-    def finish(self, stored: Sequence[tuple[int, bool]]) -> list[EventResult]:
-        """Add what the database answered: (1-based position, newly stored) of each valid row."""
-        fresh = dict(stored)
-        for at, position in enumerate(self._positions):
-            event_id = self._ids[at]
-            if at + 1 not in fresh:
-                reason = f"unknown_item: no item has the id {self._items[at]!r}"
-                self.results[position] = EventResult(event_id, "rejected", reason)
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What the statement takes: the rows that are left, as columns."""
+        rows = [row for _, _, row in self._left]
+        return {
+            "event_ids": [event_id for _, event_id, _ in self._left],
+            "user_ids": [row.user_id for row in rows],
+            "item_ids": [row.item_id for row in rows],
+            "event_types": [row.event_type for row in rows],
+            "values": [None if row.value is None else to_float32(row.value) for row in rows],
+            "times": [row.occurred_at for row in rows],
+            "most_types": MOST_EVENT_TYPES,
+        }
+
+    def take(self, answers: Sequence[tuple[int, str]]) -> None:
+        """Take what the database said: (1-based position, outcome) of each row with an item.
+
+        Raises
+        ------
+        DatabaseUnavailable
+            Users of the batch were erased at each of several tries.
+        """
+        outcomes = dict(answers)
+        again = []
+        for at, (position, event_id, row) in enumerate(self._left, start=1):
+            outcome = outcomes.get(at, "")
+            if outcome == "again":
+                again.append((position, event_id, row))
+            elif outcome in _STORED:
+                self._results[position] = EventResult(event_id, _STORED[outcome])
+            elif not outcome:
+                reason = f"unknown_item: no item has the id {row.item_id!r}"
+                self._results[position] = EventResult(event_id, "rejected", reason)
             else:
-                status: Status = "accepted" if fresh[at + 1] else "duplicate"
-                self.results[position] = EventResult(event_id, status)
-        return [result for result in self.results if result is not None]
+                reason = (
+                    f"too_many_event_types: {row.event_type!r} would be a new type beyond the"
+                    f" {MOST_EVENT_TYPES} that there are"
+                )
+                self._results[position] = EventResult(event_id, "rejected", reason)
+        self._left = again
+        self._tries += 1
+        if again and self._tries == _TRIES:
+            raise DatabaseUnavailable(
+                f"user {again[0][2].user_id!r} was erased at each of {_TRIES} tries to store"
+                " an event; send it again"
+            )
+
+    def results(self) -> list[EventResult]:
+        """Return the answers, once no row is left."""
+        return [result for result in self._results if result is not None]
 
 
 def record_events(
@@ -237,10 +265,10 @@ def record_events(
 ) -> list[EventResult]:
     """Store a batch of events; see :func:`record_events_async`, which the service uses."""
     batch = _EventBatch(rows)
-    if not batch:
-        return batch.finish([])
-    with connection.transaction():
-        return batch.finish(connection.execute(_RECORD_EVENTS, batch.parameters).fetchall())
+    while batch:
+        with connection.transaction():
+            batch.take(connection.execute(_RECORD_EVENTS, batch.parameters).fetchall())
+    return batch.results()
 
 
 async def record_events_async(pool: Pool, rows: Sequence[EventRow]) -> list[EventResult]:
@@ -256,8 +284,9 @@ async def record_events_async(pool: Pool, rows: Sequence[EventRow]) -> list[Even
     Returns
     -------
     list of EventResult
-        One for each row, in order. ``duplicate``: an event with this id is stored already and
-        stays as it is. ``rejected``: the reason starts with a code, such as ``unknown_item``.
+        One for each row, in order. ``duplicate``: an event with this id is stored already, or
+        stands earlier in the batch, and stays as it is. ``rejected``: the reason starts with a
+        code, such as ``unknown_item``.
 
     Raises
     ------
@@ -266,40 +295,6 @@ async def record_events_async(pool: Pool, rows: Sequence[EventRow]) -> list[Even
         stored once.
     """
     batch = _EventBatch(rows)
-    if not batch:
-        return batch.finish([])
-    return batch.finish(await run_async(pool, _RECORD_EVENTS, batch.parameters))
-
-
-def _is_storable(row: Impression) -> bool:
-    """Return whether PostgreSQL can hold the row: one that it refuses would take all along."""
-    texts = (row.user_id, row.release, row.scenario, row.source)
-    try:
-        uuid_utils.UUID(row.rec_id)
-    except ValueError:
-        return False
-    return (
-        all(not text or id_problem(text, len(text)) is None for text in texts)
-        and 0 <= row.position < 2**15
-        and (row.score is None or is_float32(row.score))
-        and (row.served_at is None or is_moment(row.served_at))
-    )
-
-
-async def record_impressions(pool: Pool, impressions: Sequence[Impression]) -> int:
-    """Store what was shown, with one statement; an answer that is stored already is skipped.
-
-    Returns
-    -------
-    int
-        Rows that are new. An impression of an item that is not in the database, or with a value
-        that PostgreSQL cannot hold, is left out.
-
-    Raises
-    ------
-    DatabaseUnavailable
-        PostgreSQL cannot be reached.
-    """
-    rows = [row for row in impressions if _is_storable(row)]
-    columns = tuple([getattr(row, name) for row in rows] for name in Impression.__slots__)
-    return len(await run_async(pool, _RECORD_IMPRESSIONS, columns)) if rows else 0
+    while batch:
+        batch.take(await run_async(pool, _RECORD_EVENTS, batch.parameters))
+    return batch.results()

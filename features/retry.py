@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -18,7 +18,7 @@ _ATTEMPTS = 3
 async def run_async(
     pool: AsyncConnectionPool[AsyncConnection[Any]],
     statement: str,
-    parameters: Sequence[Any],
+    parameters: Sequence[Any] | Mapping[str, Any],
 ) -> list[tuple[Any, ...]]:
     """Run one statement that may safely run twice and return its rows.
 

@@ -16,9 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+from features.answers import ShownAnswer, record_answers
 from features.database import open_pool, resolve_url
 from features.errors import DatabaseError, DatabaseUnavailable, ShortlistError
-from features.events import record_impressions
 from features.states import UserState
 from features.store import FeatureStore
 from ranking.types import DROP_REASONS, Query, Ranking
@@ -318,8 +318,8 @@ class Engine:
             for job, state, ranking in zip(jobs, states, rankings, strict=True)
         ]
 
-    async def _write_impressions(self, rows: Sequence[Any]) -> int:
-        return await record_impressions(self.pool, rows)
+    async def _write_impressions(self, answers: Sequence[ShownAnswer]) -> int:
+        return await record_answers(self.pool, answers)
 
     async def _publish(self) -> None:
         """Publish this replica's figures."""

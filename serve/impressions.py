@@ -7,7 +7,6 @@ never wait for them.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from features.errors import ShortlistError
-from features.events import Impression
+from features.answers import ShownAnswer
 from ranking.catalogue import LiveCatalogue
 from ranking.types import RankedItem
 from serve.logs import NAME
@@ -24,8 +23,8 @@ from serve.metrics import Metrics
 
 _LOGGER = logging.getLogger(NAME)
 
-# Rows of one statement.
-_BATCH = 2000
+# Items of one statement.
+_BATCH = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +51,20 @@ class Shown:
     catalogue: LiveCatalogue
     served_at: float
 
-    def rows(self) -> list[Impression]:
-        """Return one row for each item."""
-        keys = self.catalogue.keys(np.array([item.row for item in self.items], np.int64))
-        return [
-            Impression(
-                rec_id=self.rec_id,
-                position=position,
-                user_id=self.user_id,
-                item_key=int(keys[position]),
-                release=self.release,
-                scenario=self.scenario,
-                source=item.sources[0].name if item.sources else None,
-                score=item.score if math.isfinite(item.score) else None,
-                served_at=self.served_at,
-            )
-            for position, item in enumerate(self.items)
-        ]
+    def row(self) -> ShownAnswer:
+        """Return what is stored of it."""
+        items = self.items
+        n = len(items)
+        return ShownAnswer(
+            self.rec_id,
+            self.user_id,
+            self.release,
+            self.scenario,
+            self.catalogue.keys(np.fromiter([item.row for item in items], np.int64, n)),
+            np.fromiter([item.score for item in items], np.float32, n),
+            [item.sources[0].name if item.sources else "" for item in items],
+            self.served_at,
+        )
 
 
 class ImpressionWriter:
@@ -77,15 +73,15 @@ class ImpressionWriter:
     Parameters
     ----------
     write : callable
-        Stores rows and returns how many were new.
+        Stores answers and returns how many were new.
     metrics : Metrics
     capacity : int
-        Most rows that wait; 0 records nothing.
+        Most items that wait; 0 records nothing.
     """
 
     def __init__(
         self,
-        write: Callable[[Sequence[Impression]], Awaitable[int]],
+        write: Callable[[Sequence[ShownAnswer]], Awaitable[int]],
         metrics: Metrics,
         *,
         capacity: int,
@@ -94,28 +90,31 @@ class ImpressionWriter:
         self._metrics = metrics
         self._capacity = capacity
         self._waiting: deque[Shown] = deque()
-        self._rows = 0
+        self._items = 0
 
     def add(self, shown: Shown) -> None:
         """Queue an answer; drops it when the queue is full."""
-        if self._rows + len(shown.items) > self._capacity:
+        if self._items + len(shown.items) > self._capacity:
             self._metrics.count("shortlist_impressions", "dropped", by=len(shown.items))
             return
-        self._rows += len(shown.items)
+        self._items += len(shown.items)
         self._waiting.append(shown)
 
     async def flush(self, patience_s: float = 5.0) -> None:
         """Write what waits now, for at most `patience_s` seconds and up to the first error."""
         end = time.monotonic() + patience_s
         while self._waiting and time.monotonic() < end:
-            rows: list[Impression] = []
-            while self._waiting and len(rows) < _BATCH:
-                rows += self._waiting.popleft().rows()
-            self._rows -= len(rows)
+            answers: list[ShownAnswer] = []
+            items = 0
+            while self._waiting and items < _BATCH:
+                shown = self._waiting.popleft()
+                items += len(shown.items)
+                answers.append(shown.row())
+            self._items -= items
             try:
-                await self._write(rows)
+                await self._write(answers)
             except ShortlistError as error:
-                self._metrics.count("shortlist_impressions", "failed", by=len(rows))
-                _LOGGER.warning("%d impressions were lost: %s", len(rows), error)
+                self._metrics.count("shortlist_impressions", "failed", by=items)
+                _LOGGER.warning("%d impressions were lost: %s", items, error)
                 return
-            self._metrics.count("shortlist_impressions", "written", by=len(rows))
+            self._metrics.count("shortlist_impressions", "written", by=items)
