@@ -31,7 +31,7 @@ class Feature:
     unit : str
         Unit of the raw value.
     source : str
-        The SQL view it comes from, or the Python module that computes it.
+        The SQL view or function it comes from, or the Python module that computes it.
     default : float
         Raw value used where the source has none.
     transform : {"identity", "log1p"}
@@ -46,33 +46,43 @@ class Feature:
     transform: Transform = "identity"
 
 
+WINDOWS_DAYS = (1, 7, 30, 90)
+"""Windows of the event counts, in days of 24 hours, ascending.
+
+The refresh keeps a sum for each and the as-of functions count them; ``item_features`` and
+``user_states`` have a column for each.
+"""
+
+
 def _user(name: str, unit: str, default: float = 0.0, transform: Transform = "identity") -> Feature:
-    return Feature(name, "user", unit, "user_features", default, transform)
+    return Feature(name, "user", unit, "user_states", default, transform)
 
 
 def _item(name: str, unit: str, default: float = 0.0, transform: Transform = "identity") -> Feature:
     return Feature(name, "item", unit, "item_features", default, transform)
 
 
-def _candidate(name: str, unit: str) -> Feature:
-    return Feature(name, "candidate", unit, "ranking.fine.candidate_features")
+def _candidate(name: str, unit: str, source: str = "ranking.fine.candidate_features") -> Feature:
+    return Feature(name, "candidate", unit, source)
 
 
 FEATURES: tuple[Feature, ...] = (
     _user("user_events", "events", transform="log1p"),
-    _user("user_events_30d", "events", transform="log1p"),
+    *(_user(f"user_events_{days}d", "events", transform="log1p") for days in WINDOWS_DAYS),
     _user("user_value_mean", "value"),
     _user("user_value_std", "value"),
+    _user("user_active_days", "days", transform="log1p"),
+    _user("user_session_gap_days", "days", 365.0, "log1p"),
     _user("user_tenure_days", "days", transform="log1p"),
     _user("user_recency_days", "days", 3650.0, "log1p"),
     _item("item_events", "events", transform="log1p"),
-    _item("item_events_7d", "events", transform="log1p"),
-    _item("item_events_30d", "events", transform="log1p"),
-    _item("item_events_365d", "events", transform="log1p"),
+    *(_item(f"item_events_{days}d", "events", transform="log1p") for days in WINDOWS_DAYS),
+    *(_item(f"item_trend_{days}d", "log ratio") for days in WINDOWS_DAYS[:-1]),
     _item("item_value_mean", "value"),
     _item("item_value_std", "value"),
     _item("item_age_days", "days", 3650.0, "log1p"),
     _item("item_recency_days", "days", 3650.0, "log1p"),
+    _item("item_click_rate", "clicks an impression"),
     Feature("cross_category_share", "cross", "share", "features.encode"),
     Feature("cross_category_value", "cross", "value", "features.encode"),
     _candidate("cand_ann_score", "inner product"),
@@ -83,6 +93,7 @@ FEATURES: tuple[Feature, ...] = (
     _candidate("cand_item_to_item_log_rank", "log(1 + rank)"),
     _candidate("cand_trending_log_rank", "log(1 + rank)"),
     _candidate("cand_is_new", "flag"),
+    _candidate("cand_covisits", "log(1 + pairs)", "item_covisits"),
     _candidate("cand_transition_1", "log(1 + score)"),
     _candidate("cand_transition_5", "log(1 + score)"),
     _candidate("cand_transition_20", "log(1 + score)"),

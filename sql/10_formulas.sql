@@ -43,3 +43,59 @@ return (
             then sqrt(greatest(0, value_square_sum / valued - power(value_sum / valued, 2)))
     end
 )::real;
+
+drop function if exists utc_day(bigint) cascade;
+
+-- Number of the UTC day since 1970-01-01 of a moment in microseconds.
+create function utc_day(moment bigint) returns integer
+language sql immutable parallel safe
+return (
+    case when moment >= 0 then moment else moment - 86399999999 end / 86400000000
+)::integer;
+
+drop function if exists session_gap_days(bigint, bigint, bigint) cascade;
+
+-- Mean days between two active UTC days of a user; null with fewer than two.
+create function session_gap_days(first_at bigint, last_at bigint, active_days bigint) returns real
+language sql immutable parallel safe
+return (
+    (utc_day(last_at) - utc_day(first_at))::double precision / nullif(active_days - 1, 0)
+)::real;
+
+drop function if exists in_window(integer[], smallint[], integer) cascade;
+
+-- Events of the window of so many days; 0 without any, null when that window was not refreshed.
+create function in_window(window_events integer[], window_days smallint[], days integer)
+returns integer
+language sql immutable parallel safe
+return case
+    when window_events is null then 0
+    else window_events[array_position(window_days, days::smallint)]
+end;
+
+drop function if exists trend(bigint, bigint, integer, integer) cascade;
+
+-- Log ratio of the event rate in a window to that in the larger one around it. Each rate is a
+-- posterior mean under a Gamma prior with mean l = 0.1 events a day that weighs as much as its
+-- window: (n + l*d) / (2*d), so ln(((n + l*d) / (N + l*D)) * D / d). 0: neither rising nor falling.
+-- Source: Gelman et al., Bayesian Data Analysis, 3rd edition, section 2.6 (Poisson rate with a
+-- Gamma prior).
+create function trend(events bigint, larger_events bigint, days integer, larger_days integer)
+returns real
+language sql immutable parallel safe
+return ln(
+    (events + 0.1::double precision * days)
+    / (larger_events + 0.1::double precision * larger_days)
+    * larger_days / days
+)::real;
+
+drop function if exists click_rate(bigint, bigint, double precision) cascade;
+
+-- Posterior mean of a click probability under a Beta prior with mean prior_rate that weighs as
+-- much as 20 impressions: (clicks + 20 * prior_rate) / (impressions + 20).
+-- Source: Gelman et al., Bayesian Data Analysis, 3rd edition, section 2.4 (binomial with a Beta
+-- prior).
+create function click_rate(clicks bigint, impressions bigint, prior_rate double precision)
+returns real
+language sql immutable parallel safe
+return ((clicks + 20 * prior_rate) / (impressions + 20))::real;

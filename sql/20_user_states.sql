@@ -12,15 +12,21 @@ create function user_states(user_ids text[], history_limit integer, at_time time
 returns table (
     user_id text,
     as_of double precision,
+    snapshot text, -- pg_current_snapshot() of the read
     history bytea, -- int4 item_key, float4 value, int8 time (microseconds since 2000); latest first
-    seen_items bytea, -- int4 item_key, ascending
+    seen_items bytea, -- int4 item_key, an item may stand there twice
     recent_items bytea, -- int4 item_key of each event since the refresh
     category_names text[],
     category_sums bytea, -- float4 events and float4 value_sum for each name
     user_events real,
+    user_events_1d real,
+    user_events_7d real,
     user_events_30d real,
+    user_events_90d real,
     user_value_mean real,
     user_value_std real,
+    user_active_days real,
+    user_session_gap_days real,
     user_tenure_days real,
     user_recency_days real
 )
@@ -29,13 +35,17 @@ as $$
     select
         users.user_id,
         unix_seconds(at_time),
+        pg_current_snapshot()::text,
         history.packed,
         past.seen_items,
         recent.items,
         recent.category_names,
         recent.category_sums,
         (coalesce(past.events, 0) + recent.events)::real,
-        month.events::real,
+        windows.events_1d::real,
+        windows.events_7d::real,
+        windows.events_30d::real,
+        windows.events_90d::real,
         value_mean(
             coalesce(past.valued, 0) + recent.valued,
             coalesce(past.value_sum, 0) + recent.value_sum
@@ -44,6 +54,12 @@ as $$
             coalesce(past.valued, 0) + recent.valued,
             coalesce(past.value_sum, 0) + recent.value_sum,
             coalesce(past.value_square_sum, 0) + recent.value_square_sum
+        ),
+        (coalesce(past.active_days, 0) + recent.active_days)::real,
+        session_gap_days(
+            micros(least(past.first_at, recent.first_at)),
+            micros(greatest(past.last_at, recent.last_at)),
+            coalesce(past.active_days, 0) + recent.active_days
         ),
         days_between(micros(least(past.first_at, recent.first_at)), micros(at_time)),
         days_between(micros(greatest(past.last_at, recent.last_at)), micros(at_time))
@@ -56,7 +72,7 @@ as $$
         from refresh_point
         limit 1
     ) as point
-    left join user_features as past on users.user_key = past.user_key
+    left join user_totals as past on users.user_key = past.user_key
     cross join lateral (
         with events as (
             select
@@ -94,14 +110,16 @@ as $$
         ),
 
         -- Each half runs only when its condition holds.
-        categories as (
+        derived as (
             select
+                0 as active_days,
                 past.category_names as names,
                 past.category_sums as packed
             from totals
             where totals.events = 0
             union all
             select
+                days.active_days,
                 merged.names,
                 merged.packed
             from totals
@@ -119,11 +137,11 @@ as $$
                         sum(parts.value_sum) as value_sum
                     from (
                         select
-                            user_category_features.category,
-                            user_category_features.events,
-                            user_category_features.value_sum
-                        from user_category_features
-                        where user_category_features.user_key = users.user_key
+                            user_category_totals.category,
+                            user_category_totals.events,
+                            user_category_totals.value_sum
+                        from user_category_totals
+                        where user_category_totals.user_key = users.user_key
                         union all
                         select
                             category.name,
@@ -136,24 +154,49 @@ as $$
                     group by parts.category
                 ) as sums
             ) as merged
+            cross join (
+                select count(*) as active_days
+                from (
+                    select distinct (events.occurred_at at time zone 'utc')::date as event_day
+                    from events
+                ) as days
+                where
+                    not exists (
+                        select from user_daily
+                        where
+                            user_daily.user_key = users.user_key
+                            and user_daily.event_day = days.event_day
+                    )
+            ) as days
             where totals.events > 0
         )
 
         select
             totals.*,
-            categories.names as category_names,
-            categories.packed as category_sums
+            derived.active_days,
+            derived.names as category_names,
+            derived.packed as category_sums
         from totals
-        cross join categories
+        cross join derived
     ) as recent
     cross join lateral (
-        select count(*) as events
+        select
+            count(*) filter (
+                where interactions.occurred_at >= at_time - interval '24 hours'
+            ) as events_1d,
+            count(*) filter (
+                where interactions.occurred_at >= at_time - interval '168 hours'
+            ) as events_7d,
+            count(*) filter (
+                where interactions.occurred_at >= at_time - interval '720 hours'
+            ) as events_30d,
+            count(*) as events_90d
         from interactions
         where
             interactions.user_key = users.user_key
-            and interactions.occurred_at >= at_time - interval '720 hours'
+            and interactions.occurred_at >= at_time - interval '2160 hours'
             and interactions.occurred_at < at_time
-    ) as month
+    ) as windows
     cross join lateral (
         select
             string_agg(

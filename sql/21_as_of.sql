@@ -1,23 +1,122 @@
--- Purpose: features as they were before a moment, for training examples and evaluation.
+-- Purpose: features as they were before a moment, for training examples, evaluation and replay.
 -- Grain: one row for each requested (key, moment). Moments are microseconds since 1970.
 --
--- Requests and events are merged into one timeline for each key, and window functions count
--- what lies before: one sort, whatever the number of requests. An event at the very moment of
--- a request is not history (range … 1 preceding = one microsecond earlier).
+-- All that happened to a key becomes arrays in the order of time: the moments, and running sums
+-- up to each. width_bucket finds the place of a moment in them by binary search, so a window is
+-- two places and a subtraction, however many requests and windows there are; each event is
+-- sorted once.
+--
+-- seen: only rows that this snapshot saw count (replay of served features); null: all.
+-- Days whose raw events were dropped are one entry each, at the last event of the day, so that
+-- nothing of a day counts before all of it had happened.
+
+drop function if exists clicked_interactions(pg_snapshot) cascade;
+
+-- Events that follow an answer with their item to the same user within 24 hours.
+create function clicked_interactions(seen pg_snapshot default null)
+returns table (item_key integer, occurred_at timestamptz)
+language sql stable
+as $$
+    select
+        min(interactions.item_key) as item_key,
+        min(interactions.occurred_at) as occurred_at
+    from answers
+    cross join lateral unnest(answers.item_keys) as shown (item_key)
+    inner join users on answers.user_id = users.user_id
+    inner join interactions
+        on
+            users.user_key = interactions.user_key
+            and shown.item_key = interactions.item_key
+            and answers.served_at <= interactions.occurred_at
+            and answers.served_at >= interactions.occurred_at - interval '24 hours'
+    where
+        seen is null
+        or (
+            pg_visible_in_snapshot(answers.transaction_id, seen)
+            and pg_visible_in_snapshot(interactions.transaction_id, seen)
+        )
+    group by interactions.interaction_id
+$$;
+
+drop function if exists click_priors(pg_snapshot) cascade;
+
+-- One row: the UTC days with impressions or clicks, and the sums up to each, that day included.
+create function click_priors(seen pg_snapshot default null)
+returns table (days integer[], impressions bigint[], clicks bigint[])
+language sql stable
+as $$
+    with dropped as (
+        select raw_since + 1 as ends_on from refresh_point
+    ),
+
+    counted as (
+        select
+            click_daily.event_day,
+            click_daily.impressions,
+            click_daily.clicks
+        from click_daily
+        inner join dropped on click_daily.event_day < dropped.ends_on
+        union all
+        select
+            (answers.served_at at time zone 'utc')::date as event_day,
+            cardinality(answers.item_keys) as impressions,
+            0 as clicks
+        from answers
+        cross join dropped
+        where
+            (seen is null or pg_visible_in_snapshot(answers.transaction_id, seen))
+            and (
+                dropped.ends_on is null
+                or (answers.served_at at time zone 'utc')::date >= dropped.ends_on
+            )
+        union all
+        select
+            (clicked.occurred_at at time zone 'utc')::date as event_day,
+            0 as impressions,
+            1 as clicks
+        from clicked_interactions(seen) as clicked
+        cross join dropped
+        where
+            dropped.ends_on is null
+            or (clicked.occurred_at at time zone 'utc')::date >= dropped.ends_on
+    )
+
+    select
+        array_agg(summed.day order by summed.day),
+        array_agg(summed.impressions order by summed.day),
+        array_agg(summed.clicks order by summed.day)
+    from (
+        select
+            counted.event_day - date '1970-01-01' as day,
+            sum(sum(counted.impressions)) over past as impressions,
+            sum(sum(counted.clicks)) over past as clicks
+        from counted
+        group by counted.event_day
+        window past as (order by counted.event_day)
+    ) as summed
+$$;
 
 drop function if exists item_features_as_of(integer[], bigint[]) cascade;
+drop function if exists item_features_as_of(integer[], bigint[], pg_snapshot) cascade;
 
-create function item_features_as_of(wanted_keys integer[], wanted_moments bigint[])
+create function item_features_as_of(
+    wanted_keys integer[], wanted_moments bigint[], seen pg_snapshot default null
+)
 returns table (
     request bigint,
     item_events real,
+    item_events_1d real,
     item_events_7d real,
     item_events_30d real,
-    item_events_365d real,
+    item_events_90d real,
+    item_trend_1d real,
+    item_trend_7d real,
+    item_trend_30d real,
     item_value_mean real,
     item_value_std real,
     item_age_days real,
-    item_recency_days real
+    item_recency_days real,
+    item_click_rate real
 )
 language sql stable
 as $$
@@ -30,75 +129,231 @@ as $$
             as wanted (item_key, moment, request)
     ),
 
-    timeline as (
-        select
-            item_key,
-            moment,
-            request,
-            null::bigint as event_at,
-            null::double precision as value
+    wanted_items as (
+        select distinct requests.item_key
         from requests
-        union all
+    ),
+
+    timeline as (
         select
             interactions.item_key,
             micros(interactions.occurred_at) as moment,
-            null as request,
             micros(interactions.occurred_at) as event_at,
-            interactions.value::double precision as value
+            1 as events,
+            (interactions.value is not null)::integer as valued,
+            coalesce(interactions.value, 0)::double precision as value_sum,
+            0 as impressions,
+            0 as clicks,
+            coalesce(interactions.value, 0)::double precision
+            * coalesce(interactions.value, 0)::double precision as value_square_sum
         from interactions
-        where interactions.item_key in (select requests.item_key from requests)
+        cross join refresh_point
+        where
+            interactions.item_key in (select wanted_items.item_key from wanted_items)
+            and (seen is null or pg_visible_in_snapshot(interactions.transaction_id, seen))
+            and (
+                refresh_point.raw_since is null
+                or interactions.occurred_at >= refresh_point.raw_since::timestamp at time zone 'utc'
+                or interactions.interaction_id > refresh_point.watermark
+            )
+        union all
+        select
+            item_daily.item_key,
+            micros(item_daily.last_at) as moment,
+            micros(item_daily.last_at) as event_at,
+            item_daily.events,
+            item_daily.valued,
+            item_daily.value_sum,
+            0 as impressions,
+            0 as clicks,
+            item_daily.value_square_sum
+        from item_daily
+        inner join refresh_point on item_daily.event_day < refresh_point.raw_since
+        where
+            item_daily.item_key in (select wanted_items.item_key from wanted_items)
+            and item_daily.events > 0
+        union all
+        select
+            item_daily.item_key,
+            micros((item_daily.event_day + 1)::timestamp at time zone 'utc') - 1 as moment,
+            null as event_at,
+            0 as events,
+            0 as valued,
+            0 as value_sum,
+            item_daily.impressions,
+            item_daily.clicks,
+            0 as value_square_sum
+        from item_daily
+        inner join refresh_point on item_daily.event_day <= refresh_point.raw_since
+        where
+            item_daily.item_key in (select wanted_items.item_key from wanted_items)
+            and (item_daily.impressions > 0 or item_daily.clicks > 0)
+        union all
+        select
+            shown.item_key,
+            micros(answers.served_at) as moment,
+            null as event_at,
+            0 as events,
+            0 as valued,
+            0 as value_sum,
+            1 as impressions,
+            0 as clicks,
+            0 as value_square_sum
+        from answers
+        cross join lateral unnest(answers.item_keys) as shown (item_key)
+        cross join refresh_point
+        where
+            shown.item_key in (select wanted_items.item_key from wanted_items)
+            and (seen is null or pg_visible_in_snapshot(answers.transaction_id, seen))
+            and (
+                refresh_point.raw_since is null
+                or (answers.served_at at time zone 'utc')::date > refresh_point.raw_since
+            )
+        union all
+        select
+            clicked.item_key,
+            micros(clicked.occurred_at) as moment,
+            null as event_at,
+            0 as events,
+            0 as valued,
+            0 as value_sum,
+            0 as impressions,
+            1 as clicks,
+            0 as value_square_sum
+        from clicked_interactions(seen) as clicked
+        cross join refresh_point
+        where
+            clicked.item_key in (select wanted_items.item_key from wanted_items)
+            and (
+                refresh_point.raw_since is null
+                or (clicked.occurred_at at time zone 'utc')::date > refresh_point.raw_since
+            )
+    ),
+
+    -- Rows of one moment have the same sums (range), so their order does not matter.
+    summed as (
+        select
+            timeline.item_key,
+            timeline.moment,
+            sum(timeline.events) over past as events,
+            sum(timeline.valued) over past as valued,
+            sum(timeline.impressions) over past as impressions,
+            sum(timeline.clicks) over past as clicks,
+            sum(timeline.value_sum) over past as value_sum,
+            sum(timeline.value_square_sum) over past as value_square_sum,
+            max(timeline.event_at) over past as last_at
+        from timeline
+        window past as (
+            partition by timeline.item_key order by timeline.moment
+            range between unbounded preceding and current row
+        )
+    ),
+
+    past as (
+        select
+            summed.item_key,
+            array_agg(summed.moment order by summed.moment) as moments,
+            array_agg(summed.events order by summed.moment) as events,
+            array_agg(summed.valued order by summed.moment) as valued,
+            array_agg(summed.impressions order by summed.moment) as impressions,
+            array_agg(summed.clicks order by summed.moment) as clicks,
+            array_agg(summed.value_sum order by summed.moment) as value_sums,
+            array_agg(summed.value_square_sum order by summed.moment) as value_square_sums,
+            array_agg(summed.last_at order by summed.moment) as last_at
+        from summed
+        group by summed.item_key
+    ),
+
+    -- The places of each request, once (offset 0 keeps them from being computed for each use).
+    placed as (
+        select
+            requests.request,
+            requests.moment,
+            items.created_at,
+            past.events,
+            past.valued,
+            past.impressions,
+            past.clicks,
+            past.value_sums,
+            past.value_square_sums,
+            past.last_at,
+            priors.impressions as prior_impressions,
+            priors.clicks as prior_clicks,
+            width_bucket(requests.moment - 1, past.moments) as place,
+            width_bucket(requests.moment - 1 - 86400000000, past.moments) as place_1d,
+            width_bucket(requests.moment - 1 - 604800000000, past.moments) as place_7d,
+            width_bucket(requests.moment - 1 - 2592000000000, past.moments) as place_30d,
+            width_bucket(requests.moment - 1 - 7776000000000, past.moments) as place_90d,
+            width_bucket(utc_day(requests.moment) - 1, priors.days) as prior_place
+        from requests
+        inner join items on requests.item_key = items.item_key
+        left join past on requests.item_key = past.item_key
+        cross join click_priors(seen) as priors
+        offset 0
     ),
 
     counted as (
         select
             request,
-            item_key,
             moment,
-            count(event_at) over past as events,
-            count(event_at) over past_7d as events_7d,
-            count(event_at) over past_30d as events_30d,
-            count(event_at) over past_365d as events_365d,
-            count(value) over past as valued,
-            sum(value) over past as value_sum,
-            sum(value * value) over past as value_square_sum,
-            max(event_at) over past as last_at
-        from timeline
-        window
-            keyed as (partition by item_key order by moment),
-            past as (keyed range between unbounded preceding and 1 preceding),
-            past_7d as (keyed range between 604800000000 preceding and 1 preceding),
-            past_30d as (keyed range between 2592000000000 preceding and 1 preceding),
-            past_365d as (keyed range between 31536000000000 preceding and 1 preceding)
+            created_at,
+            coalesce(events[place], 0) as events,
+            coalesce(events[place], 0) - coalesce(events[place_1d], 0) as events_1d,
+            coalesce(events[place], 0) - coalesce(events[place_7d], 0) as events_7d,
+            coalesce(events[place], 0) - coalesce(events[place_30d], 0) as events_30d,
+            coalesce(events[place], 0) - coalesce(events[place_90d], 0) as events_90d,
+            valued[place] as valued,
+            coalesce(impressions[place], 0) as impressions,
+            coalesce(clicks[place], 0) as clicks,
+            value_sums[place] as value_sum,
+            value_square_sums[place] as value_square_sum,
+            last_at[place] as last_at,
+            prior_clicks[prior_place]::double precision
+            / nullif(prior_impressions[prior_place], 0) as prior_rate
+        from placed
+        offset 0
     )
 
     select
-        counted.request,
-        counted.events::real,
-        counted.events_7d::real,
-        counted.events_30d::real,
-        counted.events_365d::real,
-        value_mean(counted.valued, counted.value_sum),
-        value_std(counted.valued, counted.value_sum, counted.value_square_sum),
-        days_between(micros(items.created_at), counted.moment),
-        days_between(counted.last_at, counted.moment)
+        request,
+        events::real,
+        events_1d::real,
+        events_7d::real,
+        events_30d::real,
+        events_90d::real,
+        trend(events_1d, events_7d, 1, 7),
+        trend(events_7d, events_30d, 7, 30),
+        trend(events_30d, events_90d, 30, 90),
+        value_mean(valued, value_sum),
+        value_std(valued, value_sum, value_square_sum),
+        days_between(micros(created_at), moment),
+        days_between(last_at, moment),
+        click_rate(clicks, impressions, prior_rate)
     from counted
-    inner join items on counted.item_key = items.item_key
-    where counted.request is not null
 $$;
 
 drop function if exists user_features_as_of(bigint[], bigint[], bigint[]) cascade;
+drop function if exists user_features_as_of(bigint[], bigint[], bigint[], pg_snapshot) cascade;
 
 -- before_ids breaks ties: an event at the very moment of the request is history when its
 -- interaction_id is lower. 0 takes none of them.
 create function user_features_as_of(
-    wanted_keys bigint[], wanted_moments bigint[], before_ids bigint[]
+    wanted_keys bigint[],
+    wanted_moments bigint[],
+    before_ids bigint[],
+    seen pg_snapshot default null
 )
 returns table (
     request bigint,
     user_events real,
+    user_events_1d real,
+    user_events_7d real,
     user_events_30d real,
+    user_events_90d real,
     user_value_mean real,
     user_value_std real,
+    user_active_days real,
+    user_session_gap_days real,
     user_tenure_days real,
     user_recency_days real
 )
@@ -114,68 +369,146 @@ as $$
             as wanted (user_key, moment, before_id, request)
     ),
 
+    wanted_users as (
+        select distinct requests.user_key
+        from requests
+    ),
+
     timeline as (
         select
-            user_key,
-            moment,
-            before_id as tie,
-            request,
-            false as is_window_start,
-            null::bigint as event_at,
-            null::double precision as value
-        from requests
-        union all
-        select
-            user_key,
-            moment - 2592000000000 as moment,
-            0 as tie,
-            request,
-            true as is_window_start,
-            null as event_at,
-            null as value
-        from requests
-        union all
-        select
             interactions.user_key,
+            interactions.interaction_id,
             micros(interactions.occurred_at) as moment,
-            interactions.interaction_id as tie,
-            null as request,
-            null as is_window_start,
-            micros(interactions.occurred_at) as event_at,
-            interactions.value::double precision as value
+            micros(interactions.occurred_at) as first_at,
+            1 as events,
+            (interactions.value is not null)::integer as valued,
+            coalesce(interactions.value, 0)::double precision as value_sum,
+            coalesce(interactions.value, 0)::double precision
+            * coalesce(interactions.value, 0)::double precision as value_square_sum
         from interactions
-        where interactions.user_key in (select requests.user_key from requests)
+        cross join refresh_point
+        where
+            interactions.user_key in (select wanted_users.user_key from wanted_users)
+            and (seen is null or pg_visible_in_snapshot(interactions.transaction_id, seen))
+            and (
+                refresh_point.raw_since is null
+                or interactions.occurred_at >= refresh_point.raw_since::timestamp at time zone 'utc'
+                or interactions.interaction_id > refresh_point.watermark
+            )
+        union all
+        select
+            user_daily.user_key,
+            0 as interaction_id,
+            micros(user_daily.last_at) as moment,
+            micros(user_daily.first_at) as first_at,
+            user_daily.events,
+            user_daily.valued,
+            user_daily.value_sum,
+            user_daily.value_square_sum
+        from user_daily
+        inner join refresh_point on user_daily.event_day < refresh_point.raw_since
+        where user_daily.user_key in (select wanted_users.user_key from wanted_users)
+    ),
+
+    summed as (
+        select
+            timeline.user_key,
+            timeline.moment,
+            timeline.first_at,
+            timeline.interaction_id,
+            sum(timeline.events) over past as events,
+            sum(timeline.valued) over past as valued,
+            sum(timeline.value_sum) over past as value_sum,
+            sum(timeline.value_square_sum) over past as value_square_sum,
+            dense_rank() over (
+                partition by timeline.user_key order by utc_day(timeline.moment)
+            ) as active_days
+        from timeline
+        window past as (
+            partition by timeline.user_key
+            order by utc_day(timeline.moment), timeline.moment, timeline.interaction_id
+            rows between unbounded preceding and current row
+        )
+    ),
+
+    past as (
+        select
+            user_key,
+            min(first_at) as first_at,
+            array_agg(moment order by moment, interaction_id) as moments,
+            array_agg(interaction_id order by moment, interaction_id) as ids,
+            array_agg(events order by moment, interaction_id) as events,
+            array_agg(valued order by moment, interaction_id) as valued,
+            array_agg(active_days order by moment, interaction_id) as active_days,
+            array_agg(value_sum order by moment, interaction_id) as value_sums,
+            array_agg(value_square_sum order by moment, interaction_id) as value_square_sums
+        from summed
+        group by user_key
+    ),
+
+    found as (
+        select
+            requests.request,
+            requests.moment,
+            requests.before_id,
+            past.*,
+            width_bucket(requests.moment - 1, past.moments) as strictly_before,
+            width_bucket(requests.moment, past.moments) as up_to,
+            width_bucket(requests.moment - 1 - 86400000000, past.moments) as place_1d,
+            width_bucket(requests.moment - 1 - 604800000000, past.moments) as place_7d,
+            width_bucket(requests.moment - 1 - 2592000000000, past.moments) as place_30d,
+            width_bucket(requests.moment - 1 - 7776000000000, past.moments) as place_90d
+        from requests
+        inner join users on requests.user_key = users.user_key
+        left join past on requests.user_key = past.user_key
+        offset 0
+    ),
+
+    placed as (
+        select
+            found.*,
+            case
+                when before_id > 0 and up_to > strictly_before
+                    then strictly_before + width_bucket(
+                        before_id - 1, ids[strictly_before + 1:up_to]
+                    )
+                else strictly_before
+            end as place
+        from found
+        offset 0
     ),
 
     counted as (
         select
             request,
             moment,
-            is_window_start,
-            count(event_at) over past as events,
-            count(value) over past as valued,
-            sum(value) over past as value_sum,
-            sum(value * value) over past as value_square_sum,
-            min(event_at) over past as first_at,
-            max(event_at) over past as last_at
-        from timeline
-        window past as (
-            partition by user_key order by moment, tie, event_at nulls first
-            rows between unbounded preceding and current row
-        )
+            coalesce(events[place], 0) as events,
+            coalesce(events[place], 0) - coalesce(events[place_1d], 0) as events_1d,
+            coalesce(events[place], 0) - coalesce(events[place_7d], 0) as events_7d,
+            coalesce(events[place], 0) - coalesce(events[place_30d], 0) as events_30d,
+            coalesce(events[place], 0) - coalesce(events[place_90d], 0) as events_90d,
+            valued[place] as valued,
+            value_sums[place] as value_sum,
+            value_square_sums[place] as value_square_sum,
+            coalesce(active_days[place], 0) as active_days,
+            case when place > 0 then first_at end as first_at,
+            moments[place] as last_at
+        from placed
+        offset 0
     )
 
     select
-        present.request,
-        present.events::real,
-        (present.events - earlier.events)::real,
-        value_mean(present.valued, present.value_sum),
-        value_std(present.valued, present.value_sum, present.value_square_sum),
-        days_between(present.first_at, present.moment),
-        days_between(present.last_at, present.moment)
-    from counted as present
-    inner join counted as earlier on present.request = earlier.request
-    where
-        not present.is_window_start
-        and earlier.is_window_start
+        request,
+        events::real,
+        events_1d::real,
+        events_7d::real,
+        events_30d::real,
+        events_90d::real,
+        value_mean(valued, value_sum),
+        value_std(valued, value_sum, value_square_sum),
+        active_days::real,
+        session_gap_days(first_at, last_at, active_days),
+        days_between(first_at, moment),
+        days_between(last_at, moment)
+    from counted
 $$;
