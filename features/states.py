@@ -47,6 +47,9 @@ class UserState:
         Sum of the values of these events; an event without a value adds 0.
     as_of : float
         Unix seconds; only events before it are counted.
+    snapshot : str
+        What the read saw, as ``pg_current_snapshot()`` writes it; empty for a state as of a
+        moment and for one that was not read.
     """
 
     user_id: str
@@ -60,6 +63,7 @@ class UserState:
     category_events: FloatArray
     category_value_sums: FloatArray
     as_of: float
+    snapshot: str = ""
 
 
 def cold_state(user_id: str, now: float) -> UserState:
@@ -118,6 +122,28 @@ class Catalogue:
     features: FloatArray
     features_as_of: float
     watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class ItemFeatures:
+    """The raw features of all items as of one refresh.
+
+    Attributes
+    ----------
+    item_keys : (N,) int64
+        Keys of the database.
+    features : (N, Fi) float32
+        In the order of the spec, NaN where missing.
+    as_of : float
+        Unix seconds of the refresh.
+    snapshot : str
+        What the refresh saw, as PostgreSQL writes it; empty where there was none.
+    """
+
+    item_keys: KeyArray
+    features: FloatArray
+    as_of: float
+    snapshot: str
 
 
 @dataclass(slots=True)

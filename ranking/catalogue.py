@@ -6,12 +6,13 @@ builds new arrays, or appends behind the end of what readers hold, and then repl
 finds rows and ids is extended before, so a row that a reader holds always has an id; rows found
 by id may be newer than the :class:`~ranking.types.Items` of a request, which drops them.
 
-The vector and the encoded features of an item that the release knows change with the next
-release only; its availability, fields and categories change here.
+The vector of an item that the release knows changes with the next release only; its availability,
+fields and categories change here, and the features of all items with each refresh.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.encode import encode_items
-from features.states import Catalogue
+from features.states import Catalogue, ItemFeatures
 from ranking.id_map import IdMap
 from ranking.types import FloatArray, Items, RowArray
 
@@ -48,6 +49,8 @@ class ItemTable:
         All other arrays.
     watermark : int
         State of the database that they show.
+    features_as_of : float
+        Unix seconds of the refresh that the release was built after; NaN where unknown.
     """
 
     ids: IdMap
@@ -57,6 +60,7 @@ class ItemTable:
     category_names: tuple[str, ...]
     items: Items
     watermark: int
+    features_as_of: float = math.nan
 
 
 class LiveCatalogue:
@@ -74,6 +78,7 @@ class LiveCatalogue:
         self.items = table.items
         self.category_names = table.category_names
         self.watermark = table.watermark
+        self.release_as_of = table.features_as_of
         self._table = table
         self._embed = embed
         self._base = len(table.items)
@@ -171,6 +176,29 @@ class LiveCatalogue:
         added = len(items) - before
         return len(old), added
 
+    def take_features(self, fresh: ItemFeatures, keep_raw: bool = False) -> None:
+        """Put the features of a refresh in the place of those before.
+
+        Parameters
+        ----------
+        fresh : ItemFeatures
+            Of all items; an item that is missing takes the defaults.
+        keep_raw : bool
+            Keep the raw values too: for answers whose features are logged.
+        """
+        items = self.items
+        raw = np.full((len(items), fresh.features.shape[1]), np.nan, np.float32)
+        rows = self.rows_of_keys(fresh.item_keys)
+        known = (rows >= 0) & (rows < len(items))
+        raw[rows[known]] = fresh.features[known]
+        self.items = replace(
+            items,
+            features=encode_items(raw),
+            features_as_of=fresh.as_of,
+            features_snapshot=fresh.snapshot,
+            raw_features=raw if keep_raw else None,
+        )
+
     def _update(self, items: Items, changed: Catalogue, at: RowArray, rows: RowArray) -> Items:
         for place, row in zip(at.tolist(), rows.tolist(), strict=True):
             self._fields[row] = changed.fields[place]
@@ -194,6 +222,9 @@ class LiveCatalogue:
             self._new_rows[changed.item_ids[index]] = first + place
         self._grow_keys(changed.item_keys[at], first)
         M = items.neighbours.shape[1]
+        raw = items.raw_features
+        if raw is not None:
+            raw = self._append("raw_features", raw, changed.features[at])
         return replace(
             items,
             vectors=self._append("vectors", items.vectors, embed(fields, categories)),
@@ -205,6 +236,7 @@ class LiveCatalogue:
             neighbour_scores=self._append(
                 "neighbour_scores", items.neighbour_scores, np.zeros((n, M))
             ),
+            raw_features=raw,
         )
 
     def _append(self, name: str, held: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:

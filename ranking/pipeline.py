@@ -21,6 +21,7 @@ from features.states import UserState
 from ranking.answer import Ranked, answer, with_pins
 from ranking.catalogue import LiveCatalogue
 from ranking.fine.ranker import Ranker
+from ranking.freshness import Ages, MaxAges, sampled_positions
 from ranking.requests import RequestReader, Requests
 from ranking.retrieval.retriever import Retriever
 from ranking.types import (
@@ -32,6 +33,7 @@ from ranking.types import (
     Query,
     Ranking,
     RowArray,
+    ServedFeatures,
 )
 
 ItemFeatures = Callable[[Items, RowArray, DoubleArray], FloatArray]
@@ -41,6 +43,10 @@ BuildInputs = Callable[
     [Candidates, Histories, FloatArray, FloatArray, FloatArray, Items], dict[str, NDArray[Any]]
 ]
 """The signature of :func:`ranking.fine.inputs.ranker_inputs`."""
+
+
+# Candidates of a sampled answer whose features are kept.
+_SAMPLED = 50
 
 
 class PipelineConfig(BaseModel):
@@ -88,6 +94,8 @@ class Pipeline:
     config : PipelineConfig
     item_features : callable
         Where item features come from; evaluation hands in values as of each request.
+    max_ages : MaxAges
+        How old features may be.
     """
 
     def __init__(
@@ -99,6 +107,7 @@ class Pipeline:
         build_inputs: BuildInputs,
         config: PipelineConfig | None = None,
         item_features: ItemFeatures = release_features,
+        max_ages: MaxAges | None = None,
     ) -> None:
         self.release = release
         self.catalogue = catalogue
@@ -108,6 +117,7 @@ class Pipeline:
         self._ranker = ranker
         self._build_inputs = build_inputs
         self._item_features = item_features
+        self.max_ages = max_ages or MaxAges()
 
     def recommend(self, queries: Sequence[Query], states: Sequence[UserState]) -> list[Ranking]:
         """Answer a batch of requests.
@@ -132,7 +142,13 @@ class Pipeline:
         candidates = with_pins(candidates, requests.pins, items)
         laps.end("retrieve")
 
-        inputs = self._inputs(requests, candidates, items)
+        ages = Ages.of(
+            requests.histories.now,
+            items.features_as_of,
+            self.catalogue.release_as_of,
+            self.max_ages,
+        )
+        inputs, cross = self._inputs(requests, candidates, items, ages)
         laps.end("features")
 
         scores = self._ranker.score(inputs) if inputs else candidates.coarse_scores
@@ -143,9 +159,15 @@ class Pipeline:
         ranked = Ranked(candidates, scores, requests, items)
         rankings = [answer(ranked, b, query, self.catalogue) for b, query in enumerate(queries)]
         laps.end("rerank")
-        for ranking in rankings:
+        for b, (query, ranking) in enumerate(zip(queries, rankings, strict=True)):
             ranking.release = self.release
             ranking.timing_ms = dict(laps.ms)
+            used = bool(inputs) and not requests.cold[b]
+            ages.describe(ranking, b, query.now, self.max_ages, used)
+            if query.sampled and used and not ages.item_expired[b]:
+                ranking.served = self._served(
+                    ranking, states[b], candidates.rows[b], cross[b], items
+                )
         return rankings
 
     def with_item_features(self, item_features: ItemFeatures) -> Pipeline:
@@ -207,16 +229,46 @@ class Pipeline:
         return reader.read(queries, states)
 
     def _inputs(
-        self, requests: Requests, candidates: Candidates, items: Items
-    ) -> dict[str, NDArray[Any]]:
-        """Return all inputs of the ranker, none where there is nothing for it to rank."""
+        self, requests: Requests, candidates: Candidates, items: Items, ages: Ages
+    ) -> tuple[dict[str, NDArray[Any]], FloatArray]:
+        """Return all inputs of the ranker, none where it has nothing to rank, and cross features.
+
+        The latter are (B, C, Fx), empty where there are no inputs.
+        """
         rows = candidates.rows
         if not rows.shape[1] or requests.cold.all():
-            return {}
+            return {}, np.empty((0, 0, 0), np.float32)
         cross = encode_cross(
             requests.category_events, requests.category_value_sums, items.categories, rows
         )
         features = self._item_features(items, rows, requests.histories.now)
-        return self._build_inputs(
-            candidates, requests.histories, requests.users, features, cross, items
+        inputs = self._build_inputs(
+            candidates,
+            requests.histories,
+            requests.users,
+            ages.fresh_items(features),
+            cross,
+            items,
+        )
+        return ages.fresh_pairs(inputs), cross
+
+    def _served(
+        self,
+        ranking: Ranking,
+        state: UserState,
+        rows: RowArray,
+        cross: FloatArray,
+        items: Items,
+    ) -> ServedFeatures | None:
+        """Return the features of some candidates (C,) of one request, None where not kept."""
+        if items.raw_features is None:
+            return None
+        places = sampled_positions(rows, [item.row for item in ranking.items], _SAMPLED)
+        return ServedFeatures(
+            item_keys=self.catalogue.keys(rows[places]),
+            user=state.features,
+            items=items.raw_features[rows[places]],
+            cross=cross[places],
+            item_as_of=items.features_as_of,
+            item_snapshot=items.features_snapshot,
         )

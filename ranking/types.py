@@ -7,6 +7,7 @@ pads short rows and never leaves this package.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -54,6 +55,12 @@ class Items:
         Rows by current popularity, best first.
     trending_scores : (T,) float32
         Their scores.
+    features_as_of : float
+        Unix seconds of the refresh that `features` are of; NaN where nobody asks.
+    features_snapshot : str
+        What that refresh saw, as PostgreSQL writes it; empty where unknown.
+    raw_features : (N, Fi) float32 or None
+        What `features` encode, NaN where missing; None where they are not kept.
     """
 
     vectors: FloatArray
@@ -65,6 +72,9 @@ class Items:
     neighbour_scores: FloatArray
     trending: NDArray[np.int32]
     trending_scores: FloatArray
+    features_as_of: float = math.nan
+    features_snapshot: str = ""
+    raw_features: FloatArray | None = None
 
     def __len__(self) -> int:
         """Return N."""
@@ -120,6 +130,8 @@ class Query:
         Item ids placed first, in this order, if available and not excluded.
     boosts : tuple of (str, float)
         Category and factor: above 1 raises the items of the category, below 1 lowers them.
+    sampled : bool
+        Whether the answer keeps the features that its candidates were ranked with.
     """
 
     user_id: str
@@ -134,6 +146,7 @@ class Query:
     category_cap: int | None = None
     pins: tuple[str, ...] = ()
     boosts: tuple[tuple[str, float], ...] = ()
+    sampled: bool = False
 
 
 @dataclass(slots=True)
@@ -229,6 +242,39 @@ class Note:
     detail: str
 
 
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """The moment (unix seconds) that a group of features holds for, and if it is too long ago."""
+
+    as_of: float
+    expired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ServedFeatures:
+    """Raw features that n candidates of one request were ranked with, NaN where missing.
+
+    Attributes
+    ----------
+    item_keys : (n,) int64
+        Keys of the database.
+    user : (Fu,) float32
+    items : (n, Fi) float32
+    cross : (n, Fx) float32
+    item_as_of : float
+        Unix seconds of the refresh that `items` are of.
+    item_snapshot : str
+        What that refresh saw.
+    """
+
+    item_keys: RowArray
+    user: FloatArray
+    items: FloatArray
+    cross: FloatArray
+    item_as_of: float
+    item_snapshot: str
+
+
 @dataclass(slots=True)
 class Ranking:
     """The answer to one :class:`Query`.
@@ -248,6 +294,10 @@ class Ranking:
         Every fallback and shortage.
     release : str
         Id of the release that answered.
+    freshness : dict of str to Freshness
+        For each group of features.
+    served : ServedFeatures or None
+        For a sampled query that the ranker ranked.
     """
 
     items: list[RankedItem]
@@ -255,3 +305,5 @@ class Ranking:
     timing_ms: dict[str, float]
     release: str
     notes: list[Note] = field(default_factory=list)
+    freshness: dict[str, Freshness] = field(default_factory=dict)
+    served: ServedFeatures | None = None

@@ -53,6 +53,8 @@ class Batcher(Generic[T, R]):
         Most rows in a batch; a single request with more runs alone.
     max_queued : int
         Most requests that wait.
+    max_queued_rows : int or None
+        Most rows that wait; one request with more waits alone. None: no limit.
     in_flight : int
         Batches that may run at the same time.
     clock : callable
@@ -66,6 +68,7 @@ class Batcher(Generic[T, R]):
         max_requests: int,
         max_rows: int,
         max_queued: int,
+        max_queued_rows: int | None = None,
         in_flight: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -73,9 +76,11 @@ class Batcher(Generic[T, R]):
         self._max_requests = max_requests
         self._max_rows = max_rows
         self._max_queued = max_queued
+        self._max_queued_rows = max_queued_rows
         self._in_flight = in_flight
         self._clock = clock
         self._queue: deque[_Waiting[T, R]] = deque()
+        self._rows = 0
         self._drains: set[asyncio.Task[None]] = set()
         self._closed = False
         self.dropped = {"expired": 0, "cancelled": 0, "queue_full": 0}
@@ -113,7 +118,7 @@ class Batcher(Generic[T, R]):
         Raises
         ------
         QueueFull
-            `max_queued` requests wait already.
+            As many requests, or rows, wait already as may.
         Closed
             :meth:`close` was called.
         """
@@ -122,9 +127,14 @@ class Batcher(Generic[T, R]):
         if len(self._queue) >= self._max_queued:
             self.dropped["queue_full"] += 1
             raise QueueFull(f"{len(self._queue)} requests wait, at most {self._max_queued} may")
+        most_rows = self._max_queued_rows
+        if most_rows is not None and self._queue and self._rows + rows > most_rows:
+            self.dropped["queue_full"] += 1
+            raise QueueFull(f"{self._rows} rows wait, at most {most_rows} may")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
         self._queue.append(_Waiting(request, rows, deadline, future))
+        self._rows += rows
         if deadline != float("inf"):
             timer = loop.call_later(deadline - self._clock(), self._expire, future)
             future.add_done_callback(lambda _: timer.cancel())
@@ -145,6 +155,7 @@ class Batcher(Generic[T, R]):
             await asyncio.gather(*late, return_exceptions=True)
         while self._queue:
             waiting = self._queue.popleft()
+            self._rows -= waiting.rows
             if not waiting.future.done():
                 waiting.future.set_exception(Closed("the service is shutting down"))
 
@@ -182,6 +193,7 @@ class Batcher(Generic[T, R]):
                 batch.append(waiting)
                 rows += waiting.rows
             self._queue.popleft()
+            self._rows -= waiting.rows
         return batch
 
     async def _settle(self, batch: list[_Waiting[T, R]]) -> None:

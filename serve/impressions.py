@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from features.errors import ShortlistError
 from features.answers import ShownAnswer
+from features.errors import ShortlistError
 from ranking.catalogue import LiveCatalogue
 from ranking.types import RankedItem
 from serve.logs import NAME

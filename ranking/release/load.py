@@ -22,6 +22,7 @@ from ranking.arrays import map_array
 from ranking.catalogue import ItemTable, LiveCatalogue
 from ranking.fine.inputs import ranker_inputs
 from ranking.fine.ranker import OnnxRanker, Ranker
+from ranking.freshness import MaxAges
 from ranking.id_map import FILES as ID_FILES
 from ranking.id_map import IdMap
 from ranking.onnx_model import OnnxConfig, OnnxModel
@@ -175,6 +176,7 @@ def load_release(path: Path) -> Release:
             )
     if len(ids) != N:
         raise ReleaseError(f"{path.name}: ids.npy has {len(ids)} ids for {N} items")
+    as_of = float(manifest.facts["features_as_of"])
     table = ItemTable(
         ids=ids,
         keys=arrays["item_keys"],
@@ -191,8 +193,10 @@ def load_release(path: Path) -> Release:
             neighbour_scores=arrays["neighbour_scores"],
             trending=arrays["trending"],
             trending_scores=arrays["trending_scores"],
+            features_as_of=as_of,
         ),
         watermark=int(manifest.facts["watermark"]),
+        features_as_of=as_of,
     )
     try:
         config = ReleaseConfig.model_validate(_json(path, CONFIG))
@@ -206,6 +210,7 @@ def open_pipeline(
     onnx: OnnxConfig | None = None,
     ranker: Ranker | None = None,
     item_features: ItemFeatures | None = None,
+    max_ages: MaxAges | None = None,
 ) -> Pipeline:
     """Load the models of a release and connect all stages.
 
@@ -218,6 +223,8 @@ def open_pipeline(
         Another place to run the ranker; None runs it here.
     item_features : callable or None
         See :class:`~ranking.pipeline.Pipeline`; None takes the release's.
+    max_ages : MaxAges or None
+        How old features may be; None: no limit.
 
     Raises
     ------
@@ -242,6 +249,7 @@ def open_pipeline(
         build_inputs=ranker_inputs,
         config=release.config.pipeline,
         item_features=item_features or release_features,
+        max_ages=max_ages,
     )
 
 
