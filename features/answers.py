@@ -54,7 +54,9 @@ class ShownAnswer:
     served_at: float
 
 
-# Items of all answers lie end to end; each answer takes its own, from first to last.
+# Items of all answers lie end to end; each answer takes its own, from first to last. An answer of
+# someone who was erased while it waited is dropped: the erasure holds the table until it commits,
+# so this statement sees it.
 _RECORD_ANSWERS: str = """
 insert into answers (served_at, rec_id, user_id, release, scenario, item_keys, scores, sources)
 select
@@ -68,6 +70,12 @@ from unnest(
     %(last)s::integer[]
 ) as shown (
     served_at, rec_id, user_id, release, scenario, sources, first_place, last_place
+)
+where not exists (
+    select from erasures
+    where
+        erasures.user_hash = sha256(convert_to(shown.user_id, 'utf8'))
+        and erasures.erased_at >= to_timestamp(shown.served_at)
 )
 on conflict (rec_id, served_at) do nothing
 returning rec_id

@@ -158,6 +158,13 @@ create table served_features (
 
 create index served_features_user on served_features (user_id);
 
+-- One row for each erased user, by the sha256 of the id: what waited in a replica while the user
+-- was erased (answers, served features) is not stored afterwards.
+create table erasures (
+    user_hash bytea primary key check (octet_length(user_hash) = 32),
+    erased_at timestamptz not null default clock_timestamp()
+);
+
 -- One row for each file that `shortlist load` began: where it stands, so that a load that was
 -- cut goes on from there.
 create table loads (
