@@ -1,25 +1,31 @@
 """Values as they were before a moment: training examples, evaluation, replay.
 
-Scalars come from the window functions of ``sql/21_as_of.sql``. Histories and categories are
-slices and running sums over each user's events, read once.
+Scalars come from the running sums of ``sql/21_as_of.sql``. Histories and categories are slices
+and running sums over each user's events, read once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import psycopg
 from numpy.typing import ArrayLike, NDArray
 
-from features.binary import register
+from features.binary import copy_columns, register
 from features.catalogue import read_events, snapshot
 from features.errors import InputError
 from features.spec import Group, names
 from features.states import FloatArray, UserState, cold_state
 
-# Bounds the memory of one statement: about 100 bytes for each request in the sort.
+# Bounds the memory of one statement, which holds the requests and the events of their keys.
 _REQUESTS_A_STATEMENT = 250_000
+_FUNCTIONS = {
+    "item": "item_features_as_of(keys::integer[], moments, seen)",
+    "user": "user_features_as_of(keys, moments, before_ids, seen)",
+}
 
 
 def _moments(times: ArrayLike) -> NDArray[np.int64]:
@@ -30,39 +36,87 @@ def _moments(times: ArrayLike) -> NDArray[np.int64]:
     return np.rint(seconds * 1e6).astype(np.int64)
 
 
-def _query(group: Group, function: str) -> str:
-    columns = ", ".join(
-        f"coalesce(array_agg(coalesce({name}, 'nan') order by request), '{{}}')"
-        for name in names(group)
-    )
-    return f"select array_agg(request order by request), {columns} from {function}"  # noqa: S608 - names of the spec, no input
+@contextmanager
+def staged(
+    connection: psycopg.Connection[Any],
+    group: Group,
+    keys: NDArray[np.int64],
+    moments: NDArray[np.int64],
+    before_ids: NDArray[np.int64] | None = None,
+    seen: str | None = None,
+) -> Iterator[str]:
+    """Put requests where COPY can read them, since it takes no parameters; yield its select.
+
+    Parameters
+    ----------
+    connection : psycopg.Connection
+        Connection of :func:`features.database.connect`; one transaction holds the requests.
+    group : {"item", "user"}
+        Whose features.
+    keys : (M,) int64
+        Keys of the database.
+    moments : (M,) int64
+        Microseconds since 1970.
+    before_ids : (M,) int64, optional
+        For users: events at the very moment count when their id is lower.
+    seen : str, optional
+        A ``pg_snapshot``; only rows that it saw count.
+
+    Yields
+    ------
+    str
+        ``select request, …``: the number of the request from 1, then a real for each feature in
+        the order of the spec, NaN where missing. Keys that are not in the database have no row.
+    """
+    ties = np.zeros(len(keys), np.int64) if before_ids is None else before_ids
+    with connection.transaction():
+        register(connection)
+        connection.execute("set local work_mem = '256MB'")
+        connection.execute("set local jit = off")
+        connection.execute(
+            "create temp table if not exists as_of_requests (keys bigint[] storage external,"
+            " moments bigint[] storage external, before_ids bigint[] storage external,"
+            " seen pg_snapshot) on commit drop"
+        )
+        connection.execute("truncate as_of_requests")
+        connection.execute(
+            "insert into as_of_requests values (%b, %b, %b, %s::text::pg_snapshot)",
+            (keys, moments, ties, seen),
+        )
+        features = ", ".join(f"coalesce({name}, 'nan')" for name in names(group))
+        yield (
+            f"select request, {features} from as_of_requests cross join lateral"  # noqa: S608 - names of the spec, no input
+            f" {_FUNCTIONS[group]}"
+        )
 
 
 def _features(
     connection: psycopg.Connection[Any],
     group: Group,
-    function: str,
-    columns: list[NDArray[Any]],
+    columns: list[NDArray[np.int64]],
+    seen: str | None,
 ) -> FloatArray:
-    """Run an as-of function over parallel arrays, a block at a time; NaN where it has no row."""
+    """Read features of parallel arrays, a block of keys at a time; NaN where there is no row."""
     total = len(columns[0])
     features = np.full((total, len(names(group))), np.nan, np.float32)
-    query = _query(group, function)
-    with connection.transaction(), connection.cursor(binary=True) as cursor:
-        register(cursor)
-        cursor.execute("set local work_mem = '256MB'")
-        for start in range(0, total, _REQUESTS_A_STATEMENT):
-            block = [column[start : start + _REQUESTS_A_STATEMENT] for column in columns]
-            cursor.execute(query, block, prepare=False)
-            row = cursor.fetchone()
-            assert row is not None
-            if row[0] is not None:
-                features[start + row[0] - 1] = np.stack(row[1:], axis=1)
+    dtypes = [("request", ">i8"), *((name, ">f4") for name in names(group))]
+    # By key, so that the events of each are read once.
+    order = np.argsort(columns[0], kind="stable")
+    for start in range(0, total, _REQUESTS_A_STATEMENT):
+        block = order[start : start + _REQUESTS_A_STATEMENT]
+        with staged(connection, group, *(column[block] for column in columns), seen=seen) as select:
+            rows = copy_columns(connection, select, dtypes)
+        at = block[rows["request"] - 1]
+        for position, name in enumerate(names(group)):
+            features[at, position] = rows[name]
     return features
 
 
 def item_features_as_of(
-    connection: psycopg.Connection[Any], item_keys: ArrayLike, as_of: ArrayLike
+    connection: psycopg.Connection[Any],
+    item_keys: ArrayLike,
+    as_of: ArrayLike,
+    seen: str | None = None,
 ) -> FloatArray:
     """Return raw item features from the events strictly before each moment.
 
@@ -74,14 +128,59 @@ def item_features_as_of(
         Keys of the database.
     as_of : (M,) float
         Unix seconds.
+    seen : str, optional
+        A ``pg_snapshot``; only events and answers that it saw count.
 
     Returns
     -------
     (M, Fi) float32
         In the order of the spec; a row of NaN for a key that is not in the database.
     """
-    keys = np.asarray(item_keys).astype(np.int32)
-    return _features(connection, "item", "item_features_as_of(%s, %s)", [keys, _moments(as_of)])
+    keys = np.asarray(item_keys).astype(np.int64)
+    return _features(connection, "item", [keys, _moments(as_of)], seen)
+
+
+def _user_columns(
+    user_keys: ArrayLike, as_of: ArrayLike, before_interaction_ids: ArrayLike | None
+) -> list[NDArray[np.int64]]:
+    keys = np.asarray(user_keys).astype(np.int64)
+    moments = _moments(as_of)
+    ties = (
+        np.zeros(len(keys), np.int64)
+        if before_interaction_ids is None
+        else np.asarray(before_interaction_ids).astype(np.int64)
+    )
+    if not len(keys) == len(moments) == len(ties):
+        raise InputError(
+            f"user_keys, as_of and before_interaction_ids have {len(keys)}, {len(moments)} and"
+            f" {len(ties)} entries, expected equally many"
+        )
+    return [keys, moments, ties]
+
+
+def user_features_as_of(
+    connection: psycopg.Connection[Any],
+    user_keys: ArrayLike,
+    as_of: ArrayLike,
+    before_interaction_ids: ArrayLike | None = None,
+    seen: str | None = None,
+) -> FloatArray:
+    """Return raw user features from the events strictly before each moment.
+
+    Parameters
+    ----------
+    connection, user_keys, as_of, before_interaction_ids
+        As for :func:`states_as_of`.
+    seen : str, optional
+        A ``pg_snapshot``; only events that it saw count.
+
+    Returns
+    -------
+    (E, Fu) float32
+        In the order of the spec; a row of NaN for a key that is not in the database.
+    """
+    columns = _user_columns(user_keys, as_of, before_interaction_ids)
+    return _features(connection, "user", columns, seen)
 
 
 def _before(ids: NDArray[np.int64], moments: NDArray[np.int64], moment: int, tie: int) -> int:
@@ -145,23 +244,10 @@ def states_as_of(
         One for each example; histories are views on arrays they share, so write to none.
         `known` is false, and the id empty, for a key that is not in the database.
     """
-    keys = np.asarray(user_keys).astype(np.int64)
-    moments = _moments(as_of)
-    ties = (
-        np.zeros(len(keys), np.int64)
-        if before_interaction_ids is None
-        else np.asarray(before_interaction_ids).astype(np.int64)
-    )
-    if not len(keys) == len(moments) == len(ties):
-        raise InputError(
-            f"user_keys, as_of and before_interaction_ids have {len(keys)}, {len(moments)} and"
-            f" {len(ties)} entries, expected equally many"
-        )
+    keys, moments, ties = columns = _user_columns(user_keys, as_of, before_interaction_ids)
     wanted = np.unique(keys)
     with snapshot(connection):
-        features = _features(
-            connection, "user", "user_features_as_of(%s, %s, %s)", [keys, moments, ties]
-        )
+        features = _features(connection, "user", columns, None)
         events = read_events(connection, wanted.tolist())
         user_ids = dict(
             connection.execute(
@@ -169,14 +255,14 @@ def states_as_of(
             ).fetchall()
         )
         of_item = dict(connection.execute("select item_key, categories from items").fetchall())
-    columns = {
+    native = {
         name: events[name].astype(events[name].dtype.newbyteorder("="))
         for name in ("user_key", "item_key", "interaction_id", "value", "moment")
     }
-    item_keys = columns["item_key"].astype(np.int64)
-    times = columns["moment"] / 1e6
-    starts = np.searchsorted(columns["user_key"], wanted)
-    ends = np.searchsorted(columns["user_key"], wanted, side="right")
+    item_keys = native["item_key"].astype(np.int64)
+    times = native["moment"] / 1e6
+    starts = np.searchsorted(native["user_key"], wanted)
+    ends = np.searchsorted(native["user_key"], wanted, side="right")
     states: list[UserState | None] = [None] * len(keys)
     order = np.argsort(keys, kind="stable")
     bounds = np.searchsorted(keys[order], wanted), np.searchsorted(keys[order], wanted, "right")
@@ -184,14 +270,14 @@ def states_as_of(
         mine = slice(start, end)
         is_first = np.zeros(end - start, np.bool_)
         is_first[np.unique(item_keys[mine], return_index=True)[1]] = True
-        sums = _CategorySums(item_keys[mine], columns["value"][mine], of_item)
+        sums = _CategorySums(item_keys[mine], native["value"][mine], of_item)
         for example in order[low:high].tolist():
             if user not in user_ids:
                 states[example] = cold_state("", float(moments[example] / 1e6))
                 continue
             count = _before(
-                columns["interaction_id"][mine],
-                columns["moment"][mine],
+                native["interaction_id"][mine],
+                native["moment"][mine],
                 int(moments[example]),
                 int(ties[example]),
             )
@@ -201,7 +287,7 @@ def states_as_of(
                 user_id=user_ids[user],
                 known=True,
                 item_keys=item_keys[past],
-                values=columns["value"][past],
+                values=native["value"][past],
                 times=times[past],
                 seen_keys=np.sort(item_keys[mine][:count][is_first[:count]]),
                 features=features[example],

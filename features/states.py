@@ -70,7 +70,7 @@ def cold_state(user_id: str, now: float) -> UserState:
     """Return the state of a user of whom nothing is known at `now` (unix seconds)."""
     features = np.full(len(names("user")), np.nan, np.float32)
     for position, name in enumerate(names("user")):
-        if name.startswith("user_events"):
+        if name.startswith("user_events") or name == "user_active_days":
             features[position] = 0.0
     return UserState(
         user_id=user_id,

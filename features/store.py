@@ -18,7 +18,7 @@ from features.catalogue import read_catalogue, read_interactions
 from features.ids import id_problem
 from features.retry import run_async
 from features.spec import names
-from features.states import Catalogue, Interactions, UserState, cold_state
+from features.states import Catalogue, FloatArray, Interactions, UserState, cold_state
 
 __all__ = [
     "Catalogue",
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-# What sql/13 and sql/20 pack.
+# What sql/05 and sql/20 pack.
 _EVENT = np.dtype([("item_key", ">i4"), ("value", ">f4"), ("moment", ">i8")])
 _KEY = np.dtype(">i4")
 _SUMS = np.dtype([("events", ">f4"), ("value_sum", ">f4")])
@@ -44,31 +44,59 @@ def _query() -> str:
     features = ", ".join(f"coalesce({name}, 'nan')" for name in names("user"))
     return f"""
         select
-            user_id, as_of, history, seen_items, recent_items, category_names, category_sums,
-            array[{features}]::real[]
+            user_id, as_of, snapshot, history, seen_items, live_items, category_names,
+            category_sums, live_category_names, live_category_values, array[{features}]::real[]
         from user_states(%s::text[], %s::integer, now())
     """  # noqa: S608 - names of the spec, no input
 
 
 def _state(row: Sequence[Any]) -> UserState:
     """Make a state of one row of the query; what has no rows is null."""
-    user_id, as_of, packed, seen, recent, category_names, packed_sums, features = row
+    user_id, as_of, snapshot, packed, seen, live_items, *categories, features = row
     history = np.frombuffer(packed or b"", _EVENT)[::-1]
-    seen_keys = np.frombuffer((seen or b"") + (recent or b""), _KEY).astype(np.int64)
-    sums = np.frombuffer(packed_sums or b"", _SUMS)
+    seen_keys = np.frombuffer((seen or b"") + (live_items or b""), _KEY).astype(np.int64)
+    names_found, events, value_sums = _categories(*categories)
     return UserState(
         user_id=user_id,
         known=True,
         item_keys=history["item_key"].astype(np.int64),
         values=history["value"].astype(np.float32),
         times=(history["moment"] + _MICROS_TO_2000) / 1e6,
-        seen_keys=np.unique(seen_keys) if recent else seen_keys,
+        seen_keys=np.unique(seen_keys),
         features=features,
-        category_names=category_names or [],
-        category_events=sums["events"].astype(np.float32),
-        category_value_sums=sums["value_sum"].astype(np.float32),
+        category_names=names_found,
+        category_events=events,
+        category_value_sums=value_sums,
         as_of=as_of,
+        snapshot=snapshot,
     )
+
+
+def _categories(
+    past_names: list[str] | None,
+    packed_sums: bytes | None,
+    live_names: list[str] | None,
+    packed_values: bytes | None,
+) -> tuple[list[str], FloatArray, FloatArray]:
+    """Add the categories of live events to the refreshed sums; ascending by name."""
+    sums = np.frombuffer(packed_sums or b"", _SUMS)
+    if not live_names:
+        return (
+            past_names or [],
+            sums["events"].astype(np.float32),
+            sums["value_sum"].astype(np.float32),
+        )
+    values = np.frombuffer(packed_values or b"", ">f4").tolist()
+    merged = {
+        name: (events, value_sum)
+        for name, (events, value_sum) in zip(past_names or [], sums.tolist(), strict=True)
+    }
+    for name, value in zip(live_names, values, strict=True):
+        events, value_sum = merged.get(name, (0.0, 0.0))
+        merged[name] = (events + 1.0, value_sum + value)
+    order = sorted(merged)
+    columns = np.array([merged[name] for name in order]).astype(np.float32)
+    return order, columns[:, 0].copy(), columns[:, 1].copy()
 
 
 class FeatureStore:

@@ -2,9 +2,12 @@
 -- features that hold at this very moment (the refreshed sums and the events since).
 -- Grain: one row for each known user of user_ids.
 --
--- The events since the refresh are those after its watermark (few, by arrival) and those it
--- knew but that lay in the future (fewer, by time). "+ 0" keeps the planner, which cannot know
--- how few, from walking through the whole history by the other index.
+-- Live events are those that the sums do not hold: they came after the watermark, or lay in the
+-- future at the refresh. One scan of the largest window counts the windows and finds the live
+-- events in it; a second one, by arrival, finds those that came late from before it. When the
+-- last refresh lies before the window, that one reads all of the user's events.
+-- "+ interval '0'" keeps the planner, which cannot know how few came late, from walking through
+-- the whole history by the other index.
 
 drop function if exists user_states(text[], integer, timestamptz) cascade;
 
@@ -15,9 +18,11 @@ returns table (
     snapshot text, -- pg_current_snapshot() of the read
     history bytea, -- int4 item_key, float4 value, int8 time (microseconds since 2000); latest first
     seen_items bytea, -- int4 item_key, an item may stand there twice
-    recent_items bytea, -- int4 item_key of each event since the refresh
+    live_items bytea, -- int4 item_key of each live event
     category_names text[],
     category_sums bytea, -- float4 events and float4 value_sum for each name
+    live_category_names text[], -- the categories of each live event, one behind the other
+    live_category_values bytea, -- float4 value of the event for each name, 0 where it has none
     user_events real,
     user_events_1d real,
     user_events_7d real,
@@ -38,165 +43,119 @@ as $$
         pg_current_snapshot()::text,
         history.packed,
         past.seen_items,
-        recent.items,
-        recent.category_names,
-        recent.category_sums,
-        (coalesce(past.events, 0) + recent.events)::real,
-        windows.events_1d::real,
-        windows.events_7d::real,
-        windows.events_30d::real,
-        windows.events_90d::real,
+        live.items,
+        past.category_names,
+        past.category_sums,
+        categories.names,
+        categories.packed,
+        (coalesce(past.events, 0) + live.events)::real,
+        live.events_1d::real,
+        live.events_7d::real,
+        live.events_30d::real,
+        live.events_90d::real,
         value_mean(
-            coalesce(past.valued, 0) + recent.valued,
-            coalesce(past.value_sum, 0) + recent.value_sum
+            coalesce(past.valued, 0) + live.valued,
+            coalesce(past.value_sum, 0) + live.value_sum
         ),
         value_std(
-            coalesce(past.valued, 0) + recent.valued,
-            coalesce(past.value_sum, 0) + recent.value_sum,
-            coalesce(past.value_square_sum, 0) + recent.value_square_sum
+            coalesce(past.valued, 0) + live.valued,
+            coalesce(past.value_sum, 0) + live.value_sum,
+            coalesce(past.value_square_sum, 0) + live.value_square_sum
         ),
-        (coalesce(past.active_days, 0) + recent.active_days)::real,
+        (coalesce(past.active_days, 0) + live.active_days)::real,
         session_gap_days(
-            micros(least(past.first_at, recent.first_at)),
-            micros(greatest(past.last_at, recent.last_at)),
-            coalesce(past.active_days, 0) + recent.active_days
+            micros(least(past.first_at, live.first_at)),
+            micros(greatest(past.last_at, live.last_at)),
+            coalesce(past.active_days, 0) + live.active_days
         ),
-        days_between(micros(least(past.first_at, recent.first_at)), micros(at_time)),
-        days_between(micros(greatest(past.last_at, recent.last_at)), micros(at_time))
+        days_between(micros(least(past.first_at, live.first_at)), micros(at_time)),
+        days_between(micros(greatest(past.last_at, live.last_at)), micros(at_time))
     from unnest(user_ids) as wanted (user_id)
     inner join users on wanted.user_id = users.user_id
     cross join (
         select
             refresh_point.watermark,
-            refresh_point.as_of
+            refresh_point.as_of,
+            case
+                when refresh_point.as_of >= at_time - interval '2160 hours'
+                    then refresh_point.watermark
+                else 0
+            end as arrived_after
         from refresh_point
         limit 1
     ) as point
     left join user_totals as past on users.user_key = past.user_key
     cross join lateral (
-        with events as (
-            select
-                interactions.item_key,
-                interactions.occurred_at,
-                interactions.value::double precision as value
-            from interactions
-            where
-                interactions.user_key = users.user_key
-                and interactions.interaction_id > point.watermark
-                and interactions.occurred_at + interval '0' < at_time
-            union all
-            select
-                interactions.item_key,
-                interactions.occurred_at,
-                interactions.value::double precision as value
-            from interactions
-            where
-                interactions.user_key = users.user_key
-                and interactions.interaction_id + 0 <= point.watermark
-                and interactions.occurred_at >= point.as_of
-                and interactions.occurred_at < at_time
-        ),
-
-        totals as (
-            select
-                count(*) as events,
-                count(value) as valued,
-                coalesce(sum(value), 0) as value_sum,
-                coalesce(sum(value * value), 0) as value_square_sum,
-                min(occurred_at) as first_at,
-                max(occurred_at) as last_at,
-                string_agg(int4send(item_key), '') as items
-            from events
-        ),
-
-        -- Each half runs only when its condition holds.
-        derived as (
-            select
-                0 as active_days,
-                past.category_names as names,
-                past.category_sums as packed
-            from totals
-            where totals.events = 0
-            union all
-            select
-                days.active_days,
-                merged.names,
-                merged.packed
-            from totals
-            cross join lateral (
-                select
-                    array_agg(sums.category order by sums.category) as names,
-                    string_agg(
-                        float4send(sums.events::real) || float4send(sums.value_sum::real), ''
-                        order by sums.category
-                    ) as packed
-                from (
-                    select
-                        parts.category,
-                        sum(parts.events) as events,
-                        sum(parts.value_sum) as value_sum
-                    from (
-                        select
-                            user_category_totals.category,
-                            user_category_totals.events,
-                            user_category_totals.value_sum
-                        from user_category_totals
-                        where user_category_totals.user_key = users.user_key
-                        union all
-                        select
-                            category.name,
-                            1,
-                            coalesce(events.value, 0)
-                        from events
-                        inner join items on events.item_key = items.item_key
-                        cross join lateral unnest(items.categories) as category (name)
-                    ) as parts
-                    group by parts.category
-                ) as sums
-            ) as merged
-            cross join (
-                select count(*) as active_days
-                from (
-                    select distinct (events.occurred_at at time zone 'utc')::date as event_day
-                    from events
-                ) as days
-                where
-                    not exists (
-                        select from user_daily
-                        where
-                            user_daily.user_key = users.user_key
-                            and user_daily.event_day = days.event_day
-                    )
-            ) as days
-            where totals.events > 0
-        )
-
-        select
-            totals.*,
-            derived.active_days,
-            derived.names as category_names,
-            derived.packed as category_sums
-        from totals
-        cross join derived
-    ) as recent
-    cross join lateral (
         select
             count(*) filter (
-                where interactions.occurred_at >= at_time - interval '24 hours'
+                where events.occurred_at >= at_time - interval '24 hours'
             ) as events_1d,
             count(*) filter (
-                where interactions.occurred_at >= at_time - interval '168 hours'
+                where events.occurred_at >= at_time - interval '168 hours'
             ) as events_7d,
             count(*) filter (
-                where interactions.occurred_at >= at_time - interval '720 hours'
+                where events.occurred_at >= at_time - interval '720 hours'
             ) as events_30d,
-            count(*) as events_90d
-        from interactions
-        where
-            interactions.user_key = users.user_key
-            and interactions.occurred_at >= at_time - interval '2160 hours'
-            and interactions.occurred_at < at_time
-    ) as windows
+            count(*) filter (
+                where events.occurred_at >= at_time - interval '2160 hours'
+            ) as events_90d,
+            count(*) filter (where events.is_live) as events,
+            count(events.value) filter (where events.is_live) as valued,
+            coalesce(sum(events.value) filter (where events.is_live), 0) as value_sum,
+            coalesce(sum(events.value * events.value) filter (where events.is_live), 0)
+                as value_square_sum,
+            min(events.occurred_at) filter (where events.is_live) as first_at,
+            max(events.occurred_at) filter (where events.is_live) as last_at,
+            array_agg(events.item_key) filter (where events.is_live) as item_keys,
+            array_agg(events.value) filter (where events.is_live) as event_values,
+            string_agg(int4send(events.item_key), '') filter (where events.is_live) as items,
+            count(distinct (events.occurred_at at time zone 'utc')::date) filter (
+                where
+                events.is_live
+                and not exists (
+                    select from user_daily
+                    where
+                        user_daily.user_key = users.user_key
+                        and user_daily.event_day = (events.occurred_at at time zone 'utc')::date
+                )
+            ) as active_days
+        from (
+            select
+                interactions.item_key,
+                interactions.occurred_at,
+                interactions.value::double precision as value,
+                interactions.interaction_id > point.watermark
+                or interactions.occurred_at >= point.as_of as is_live
+            from interactions
+            where
+                interactions.user_key = users.user_key
+                and interactions.occurred_at >= at_time - interval '2160 hours'
+                and interactions.occurred_at < at_time
+            union all
+            select
+                interactions.item_key,
+                interactions.occurred_at,
+                interactions.value::double precision as value,
+                true as is_live
+            from interactions
+            where
+                interactions.user_key = users.user_key
+                and interactions.interaction_id > point.arrived_after
+                and interactions.occurred_at + interval '0' < at_time - interval '2160 hours'
+                and (
+                    interactions.interaction_id > point.watermark
+                    or interactions.occurred_at + interval '0' >= point.as_of
+                )
+        ) as events
+    ) as live
+    cross join lateral (
+        select
+            array_agg(category.name) as names,
+            string_agg(float4send(coalesce(event.value, 0)::real), '') as packed
+        from unnest(live.item_keys, live.event_values) as event (item_key, value)
+        inner join items on event.item_key = items.item_key
+        cross join lateral unnest(items.categories) as category (name)
+    ) as categories
     cross join lateral (
         select
             string_agg(

@@ -6,6 +6,9 @@
 -- two places and a subtraction, however many requests and windows there are; each event is
 -- sorted once.
 --
+-- A generic plan would take the arrays of requests for short ones: each call is planned for its
+-- own.
+--
 -- seen: only rows that this snapshot saw count (replay of served features); null: all.
 -- Days whose raw events were dropped are one entry each, at the last event of the day, so that
 -- nothing of a day counts before all of it had happened.
@@ -119,6 +122,7 @@ returns table (
     item_click_rate real
 )
 language sql stable
+set plan_cache_mode = force_custom_plan
 as $$
     with requests as (
         select
@@ -358,6 +362,7 @@ returns table (
     user_recency_days real
 )
 language sql stable
+set plan_cache_mode = force_custom_plan
 as $$
     with requests as (
         select
