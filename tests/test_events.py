@@ -5,20 +5,16 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import uuid_utils
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from features.answers import ShownAnswer, record_answers
 from features.database import DatabaseConfig, connect, open_pool
 from features.errors import DatabaseUnavailable, SchemaError
-from features.events import (
-    EventRow,
-    Impression,
-    record_events,
-    record_events_async,
-    record_impressions,
-)
+from features.events import MOST_EVENT_TYPES, EventRow, record_events, record_events_async
 from features.store import FeatureStore
 
 
@@ -33,6 +29,7 @@ def stored(connection):
     return connection.execute(
         "select event_id, user_id, item_id, event_type, value from interactions"
         " inner join users using (user_key) inner join items using (item_key)"
+        " inner join event_types using (event_type_key)"
         " order by interaction_id"
     ).fetchall()
 
@@ -198,43 +195,119 @@ def test_no_schema(bare_url):
         in_pool(bare_url, work)
 
 
-def test_impressions_are_stored_once(items, database_url):
-    rec_id = str(uuid_utils.uuid7())
-    shown = [
-        Impression(rec_id, position, "anyone", 1 + position % 2, "r1", "home", "ann", 0.5, 1000.0)
-        for position in range(10)
-    ]
+def answer(items=10, **changed):
+    given = ShownAnswer(
+        rec_id=str(uuid_utils.uuid7()),
+        user_id="anyone",
+        release="r1",
+        scenario="home",
+        item_keys=1 + np.arange(items) % 2,
+        scores=np.linspace(1, 0, items, dtype=np.float32),
+        sources=["ann", ""] * (items // 2),
+        served_at=1000.0,
+    )
+    return replace(given, **changed)
+
+
+def test_answers_are_stored_once_and_read_item_by_item(items, database_url):
+    first = answer()
+    second = answer(
+        items=2,
+        scenario=None,
+        user_id="🎬",
+        item_keys=np.array([7, 9]),
+        scores=np.array([np.nan, np.inf]),
+    )
 
     async def work(pool):
         return [
-            await record_impressions(pool, shown),
-            await record_impressions(pool, shown),
-            await record_impressions(pool, []),
-            await record_impressions(pool, [Impression(rec_id, 99, "anyone", 12345, "r1")]),
+            await record_answers(pool, [first, second]),
+            await record_answers(pool, [second, first, answer(items=0)]),
+            await record_answers(pool, []),
         ]
 
-    assert in_pool(database_url, work) == [10, 0, 0, 0]
+    assert in_pool(database_url, work) == [2, 0, 0]
     rows = items.execute(
         "select rec_id::text, position, user_id, item_key, release, scenario, source, score,"
-        " extract(epoch from served_at)::int from impressions order by position limit 1"
+        " extract(epoch from served_at)::int from impressions order by rec_id, position"
     ).fetchall()
-    assert rows == [(rec_id, 0, "anyone", 1, "r1", "home", "ann", 0.5, 1000)]
+    assert len(rows) == 12
+    assert rows[0] == (first.rec_id, 0, "anyone", 1, "r1", "home", "ann", 1.0, 1000)
+    assert rows[9] == (first.rec_id, 9, "anyone", 2, "r1", "home", None, 0.0, 1000)
+    assert rows[10] == (second.rec_id, 0, "🎬", 7, "r1", None, "ann", None, 1000)
+    assert rows[11] == (second.rec_id, 1, "🎬", 9, "r1", None, None, None, 1000)
 
 
-def test_an_impression_that_cannot_be_stored_takes_no_other_with_it(items, database_url):
-    good = Impression(str(uuid_utils.uuid7()), 0, "u", 1, "r1")
+def test_an_answer_that_cannot_be_stored_takes_no_other_with_it(items, database_url):
     bad = [
-        replace(good, user_id="a\0b"),
-        replace(good, user_id="\ud800"),
-        replace(good, source="\0"),
-        replace(good, rec_id="none"),
-        replace(good, position=2**15),
-        replace(good, score=float("nan")),
-        replace(good, score=1e39),
-        replace(good, served_at=float("inf")),
+        answer(user_id="a\0b"),
+        answer(user_id="\ud800"),
+        answer(sources=["\0"] * 10),
+        answer(sources=["a\x1fb"] * 10),
+        answer(sources=["one"]),
+        answer(rec_id="none"),
+        answer(item_keys=np.full(10, 2**31)),
+        answer(served_at=float("inf")),
     ]
-    shown = [*bad, replace(good, user_id="")]
-    assert in_pool(database_url, lambda pool: record_impressions(pool, shown)) == 1
+    good = answer(user_id="", scores=np.full(10, np.inf, np.float32))
+    assert in_pool(database_url, lambda pool: record_answers(pool, [*bad, good])) == 1
+
+
+def test_an_answer_from_before_the_erasure_of_its_user_is_not_stored(items, database_url):
+    items.execute(
+        "insert into erasures (user_hash, erased_at)"
+        " values (sha256(convert_to('gone', 'utf8')), to_timestamp(2000))"
+    )
+    items.commit()
+    answers = [
+        answer(user_id="gone", served_at=1999.0),
+        answer(user_id="gone", served_at=2001.0),
+        answer(user_id="other", served_at=1999.0),
+    ]
+    assert in_pool(database_url, lambda pool: record_answers(pool, answers)) == 2
+
+
+def test_the_first_row_of_an_event_id_that_can_be_stored_is(items):
+    rows = [
+        EventRow("u", "nope", event_id="e"),
+        EventRow("v", "a", event_id="e"),
+        EventRow("w", "b", event_id="e"),
+    ]
+    assert statuses(record_events(items, rows)) == ["rejected", "accepted", "duplicate"]
+    assert [row[1] for row in stored(items)] == ["v"]
+
+
+def test_there_may_be_so_many_types_of_events(items):
+    known = [f"t{n}" for n in range(MOST_EVENT_TYPES)]
+    results = record_events(items, [EventRow("u", "a", name) for name in known])
+    assert set(statuses(results)) == {"accepted"}
+    results = record_events(items, [EventRow("u", "a", "t7"), EventRow("u", "a", "one more")])
+    assert statuses(results) == ["accepted", "rejected"]
+    assert results[1].reason.startswith("too_many_event_types: 'one more' would be a new type")
+    assert items.execute("select count(*) from event_types").fetchone() == (MOST_EVENT_TYPES,)
+
+
+def test_an_event_waits_for_the_erasure_of_its_user_and_makes_a_new_one(items, database_url):
+    record_events(items, [EventRow("u", "a", event_id="old"), EventRow("v", "a", event_id="v")])
+    before = items.execute("select user_key from users where user_id = 'u'").fetchone()
+    with ThreadPoolExecutor(1) as threads, connect(database_url) as erasing:
+        erasing.execute("select from users where user_id = 'u' for update")
+        rows = [EventRow("u", "b", event_id="new"), EventRow("v", "b"), EventRow("u", "a")]
+        waiting = threads.submit(
+            in_pool, database_url, lambda pool: record_events_async(pool, rows)
+        )
+        while not items.execute("select from pg_locks where not granted").fetchall():
+            items.commit()
+        erasing.execute(
+            "delete from interactions using users where user_id = 'u'"
+            " and interactions.user_key = users.user_key"
+        )
+        erasing.execute("delete from users where user_id = 'u'")
+        erasing.commit()
+        assert statuses(waiting.result()) == ["accepted"] * 3
+    assert next(row[:3] for row in stored(items) if row[1] == "u") == ("new", "u", "b")
+    assert len(stored(items)) == 4
+    assert items.execute("select user_key from users where user_id = 'u'").fetchone() > before
 
 
 ANY_ROW = st.builds(
