@@ -92,6 +92,8 @@ where (stored.title, stored.categories, stored.attributes, stored.available, sto
 returning item_id, xmax = 0
 """
 
+_REFRESHED_AT: str = "select unix_seconds(as_of) from refresh_point"
+
 _RETIRE_ITEM: str = """
 with found as (select item_key, available from items where item_id = %s),
 retired as (
@@ -223,3 +225,14 @@ async def changed_items(pool: Pool, since: int) -> Catalogue:
         PostgreSQL cannot be reached.
     """
     return catalogue_of(await run_async(pool, CATALOGUE_QUERY, (since,)), since)
+
+
+async def refreshed_at(pool: Pool) -> float:
+    """Return the moment of the last refresh, in unix seconds.
+
+    Raises
+    ------
+    DatabaseUnavailable
+        PostgreSQL cannot be reached.
+    """
+    return float((await run_async(pool, _REFRESHED_AT, ()))[0][0])

@@ -93,6 +93,7 @@ class Ages:
         for name, limit in (("item", limits.item), ("candidate", limits.candidate)):
             if used and ranking.freshness[name].expired:
                 age = now - ranking.freshness[name].as_of
+                ranking.expired.append(name)
                 ranking.notes.append(Note("features_expired", expired_text(name, age, limit)))
 
 

@@ -296,6 +296,8 @@ class Ranking:
         Id of the release that answered.
     freshness : dict of str to Freshness
         For each group of features.
+    expired : list of str
+        Groups whose features would have been used and were too old.
     served : ServedFeatures or None
         For a sampled query that the ranker ranked.
     """
@@ -306,4 +308,5 @@ class Ranking:
     release: str
     notes: list[Note] = field(default_factory=list)
     freshness: dict[str, Freshness] = field(default_factory=dict)
+    expired: list[str] = field(default_factory=list)
     served: ServedFeatures | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import math
 import os
 import time
 from pathlib import Path
@@ -17,6 +18,8 @@ from pathlib import Path
 from serve.logs import NAME
 
 _LOGGER = logging.getLogger(NAME)
+
+_FORGOTTEN = ".forgotten"
 
 
 class AnswerStore:
@@ -49,8 +52,11 @@ class AnswerStore:
         except FileNotFoundError:
             return None
 
-    def put(self, user_id: str, request_id: str, answer: bytes) -> bytes:
-        """Keep an answer, and return the one that counts: the first that was put."""
+    def put(self, user_id: str, request_id: str, answer: bytes, as_of: float) -> bytes:
+        """Keep an answer, and return the one that counts: the first that was put.
+
+        One whose user was forgotten after `as_of` (unix seconds) is returned, not kept.
+        """
         if self._entries == 0:
             return answer
         path = self._path(user_id, request_id)
@@ -69,7 +75,28 @@ class AnswerStore:
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink()
+        # After the answer is in its place: whichever of the two comes last takes it away.
+        if self._forgotten(user_id) >= as_of:
+            path.unlink(missing_ok=True)
         return answer
+
+    def forget(self, user_id: str) -> None:
+        """Delete the answers of a user, also those that are computed at this moment."""
+        if self._entries == 0:
+            return
+        self._mark(user_id).touch()
+        for path in self._directory.glob(f"{_digest(user_id)}-*"):
+            path.unlink(missing_ok=True)
+
+    def _mark(self, user_id: str) -> Path:
+        return self._directory / f"{_digest(user_id)}{_FORGOTTEN}"
+
+    def _forgotten(self, user_id: str) -> float:
+        """Return when the user was forgotten, in unix seconds; minus infinity: not lately."""
+        try:
+            return self._mark(user_id).stat().st_mtime
+        except FileNotFoundError:
+            return -math.inf
 
     def sweep(self) -> int:
         """Delete what is too old, and the oldest beyond the limit; return how many."""
@@ -81,16 +108,19 @@ class AnswerStore:
                 continue
         files.sort(reverse=True)
         oldest = time.time() - self._ttl_s
-        gone = [
-            path
-            for place, (modified, path) in enumerate(files)
-            if modified < oldest or place >= self._entries
-        ]
+        kept = [path for modified, path in files if modified >= oldest and _is_answer(path)]
+        gone = [path for modified, path in files if modified < oldest] + kept[self._entries :]
         for path in gone:
             Path(path).unlink(missing_ok=True)
         return len(gone)
 
     def _path(self, user_id: str, request_id: str) -> Path:
-        # NUL cannot be part of an id, so no two pairs share a key.
-        key = f"{user_id}\0{request_id}".encode()
-        return self._directory / hashlib.sha256(key).hexdigest()
+        return self._directory / f"{_digest(user_id)}-{_digest(request_id)}"
+
+
+def _is_answer(path: str) -> bool:
+    return not path.endswith(_FORGOTTEN)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

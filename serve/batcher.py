@@ -91,6 +91,11 @@ class Batcher(Generic[T, R]):
         return len(self._queue)
 
     @property
+    def queued_rows(self) -> int:
+        """Rows of these."""
+        return self._rows
+
+    @property
     def busy(self) -> bool:
         """Whether a request submitted now would have to wait for a running batch."""
         return len(self._drains) >= self._in_flight

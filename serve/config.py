@@ -89,8 +89,14 @@ class ServeConfig(BaseModel):
     request_id_entries: int = Field(
         default=10_000, ge=0, description="Answers kept for `request_id` in a replica."
     )
+    event_commit_rows: int = Field(
+        default=2000, ge=1, description="Most events that one commit stores, of any requests."
+    )
+    event_queue_rows: int = Field(
+        default=20_000, ge=1, description="Events that may wait in a replica; more get a 429."
+    )
     impression_queue: int = Field(
-        default=20_000, ge=0, description="Impression rows that may wait for the database; 0: none."
+        default=20_000, ge=0, description="Shown items that may wait for the database; 0: none."
     )
     impression_flush_s: float = Field(
         default=0.5, gt=0, description="How often impressions are written, in seconds."
@@ -104,6 +110,38 @@ class ServeConfig(BaseModel):
     access_log: bool = Field(default=False, description="One log record for each request.")
 
 
+class FeaturesConfig(BaseModel):
+    """How old features may be, how they are kept fresh, and which served ones are logged."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    item_max_age_s: float = Field(
+        default=604_800.0,
+        gt=0,
+        description="Age of item features since their refresh, in seconds; older ones take the "
+        "defaults of the spec. User and cross features are read with each request.",
+    )
+    candidate_max_age_s: float = Field(
+        default=2_592_000.0,
+        gt=0,
+        description="Age of co-visitation counts, which are of the release, in seconds.",
+    )
+    refresh_every_s: float = Field(
+        default=600.0,
+        ge=0,
+        description="How often `shortlist serve` refreshes the features, in seconds; 0: never.",
+    )
+    served_sample_rate: float = Field(
+        default=0.01, ge=0, le=1, description="Share of answers whose features are logged."
+    )
+    served_rows: int = Field(
+        default=10_000, ge=1, description="Answers whose logged features are kept, the latest."
+    )
+    served_queue: int = Field(
+        default=200, ge=0, description="Logged answers that may wait for the database."
+    )
+
+
 class Settings(BaseSettings):
     """Everything that can be set."""
 
@@ -114,6 +152,7 @@ class Settings(BaseSettings):
         description="Directory of the embedded database, models, releases, reports and logs.",
     )
     database: DatabaseConfig = Field(default_factory=DatabaseConfig)
+    features: FeaturesConfig = Field(default_factory=FeaturesConfig)
     training: TrainingConfig = Field(default_factory=TrainingConfig)
     release: ReleaseConfig = Field(default_factory=ReleaseConfig)
     onnx: OnnxConfig = Field(default_factory=OnnxConfig)

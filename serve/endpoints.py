@@ -13,8 +13,8 @@ import msgspec
 from msgspec import UNSET
 
 from features.errors import InputError, ShortlistError
-from features.events import record_events_async
 from features.items import retire_item, upsert_items
+from ranking.freshness import expired_text
 from serve.asgi import (
     JSON,
     Disconnected,
@@ -37,7 +37,9 @@ from serve.routes import RecommendationQuery, SimilarQuery
 from serve.schemas import (
     BulkResult,
     Check,
+    Erased,
     Event,
+    FeatureAge,
     Health,
     Item,
     RecommendationRequest,
@@ -154,8 +156,7 @@ class Endpoints:
         rows, single = read_rows(body, self._event, Event)
         _raise_single(rows, single)
         good = [event_row(row) for row in rows if isinstance(row, Event)]
-        engine = self._engine
-        stored = await engine.in_time(record_events_async(engine.pool, good)) if good else []
+        stored = await self._engine.store_events(good) if good else []
         result = results_of(rows, single, lambda row: row.event_id, stored)
         return self._bulk("event", result)
 
@@ -176,6 +177,11 @@ class Endpoints:
         if await engine.in_time(retire_item(engine.pool, check_id(identifier))) is None:
             raise _unknown_item(identifier)
         return self._json(Retired(identifier, "retired"))
+
+    async def delete_user(self, _: Scope, __: Receive, identifier: str, ___: float) -> Outcome:
+        """DELETE /v1/users/{id}."""
+        rows = await self._engine.erase(check_id(identifier))
+        return self._json(Erased(identifier, "erased", rows))
 
     async def releases(self, _: Scope, __: Receive, ___: str, ____: float) -> Outcome:
         """GET /v1/releases."""
@@ -198,7 +204,12 @@ class Endpoints:
         """GET /readyz."""
         checks = [await self._check_database(), self._engine.holder.check()]
         ready = all(check.passed for check in checks)
-        outcome = self._json(Health("ok" if ready else "not_ready", checks))
+        health = Health("ok" if ready else "not_ready", checks)
+        serving = self._engine.holder.serving
+        if serving is not None:
+            health.features = serving.feature_ages()
+            health.checks.append(_check_features(health.features))
+        outcome = self._json(health)
         if not ready:
             outcome.reply.status = 503
             outcome.reply.headers = (JSON, (b"retry-after", b"1"))
@@ -231,6 +242,16 @@ class Endpoints:
             if number := getattr(result, status):
                 self._engine.metrics.count("shortlist_rows", kind, status, by=number)
         return self._json(result)
+
+
+def _check_features(ages: list[FeatureAge]) -> Check:
+    """Say which groups are too old; they take their defaults, so the service can answer."""
+    problems = [
+        expired_text(age.group, age.age_s, age.max_age_s)
+        for age in ages
+        if age.expired and age.age_s is not None
+    ]
+    return Check("features", True, "; ".join(problems) or "no group is beyond its maximum age")
 
 
 def _raise_single(rows: Sequence[object], single: bool) -> None:

@@ -16,21 +16,27 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+
 from features.answers import ShownAnswer, record_answers
 from features.database import open_pool, resolve_url
-from features.errors import DatabaseError, DatabaseUnavailable, ShortlistError
+from features.errors import DatabaseError, DatabaseUnavailable
+from features.events import EventResult, EventRow, record_events_async
 from features.states import UserState
 from features.store import FeatureStore
-from ranking.types import DROP_REASONS, Query, Ranking
+from ranking.types import Query, Ranking
+from serve.accounting import account
 from serve.answers import AnswerStore
-from serve.batcher import Batcher, Closed, Expired, QueueFull
+from serve.background import repeat
+from serve.batcher import Batcher
 from serve.config import Settings
-from serve.impressions import ImpressionWriter, Shown
+from serve.events import EventWriter
+from serve.impressions import ImpressionWriter
 from serve.loading import load_serving
 from serve.logs import NAME
 from serve.metrics import Metrics
-from serve.problems import ProblemError
+from serve.problems import ProblemError, queue_problems
 from serve.respond import Answer, Job, Ranked, query_of, respond
+from serve.samples import SampleWriter
 from serve.schemas import RecommendationRequest
 from serve.serving import Load, ReleaseHolder, Serving
 
@@ -43,6 +49,8 @@ _clock = time.perf_counter
 # Seconds between two publications of metrics, and between two clean-ups of kept answers.
 _PUBLISH_S = 1.0
 _SWEEP_S = 30.0
+# How long an erasure may take, in seconds: it waits for a refresh or a load under way.
+_ERASE_S = 60.0
 # How long /readyz waits for the database, in seconds.
 _PING_S = 1.0
 
@@ -94,6 +102,18 @@ class Engine:
             self.metrics,
             capacity=config.impression_queue,
         )
+        self.events = EventWriter(
+            self._write_events,
+            self.metrics,
+            max_rows=config.event_commit_rows,
+            max_queued_rows=config.event_queue_rows,
+        )
+        self.samples = SampleWriter(
+            self.pool,
+            self.metrics,
+            capacity=settings.features.served_queue,
+            most_rows=settings.features.served_rows,
+        )
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Engine:
@@ -103,6 +123,8 @@ class Engine:
         config = self.settings.serve
         background: list[tuple[Callable[[], Awaitable[object]], float]] = [
             (self.impressions.flush, config.impression_flush_s),
+            (self.samples.flush, config.impression_flush_s),
+            (self.samples.prune, _SWEEP_S),
             (self.holder.follow_releases, config.release_poll_s),
             (self.holder.follow_catalogue, config.catalogue_poll_s),
             (self._publish, _PUBLISH_S),
@@ -113,11 +135,12 @@ class Engine:
 
     async def __aexit__(self, *_: object) -> None:
         """Finish what is under way, write what waits, and disconnect."""
-        await self.batcher.close()
+        await asyncio.gather(self.batcher.close(), self.events.close())
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.impressions.flush()
+        await self.samples.flush()
         with contextlib.suppress(OSError):
             self.metrics.flush()
         self._threads.shutdown(wait=True)
@@ -140,16 +163,12 @@ class Engine:
         """
         serving = self.require_release()
         wait_ms = request.deadline_ms or self.settings.serve.deadline_ms
-        try:
+        with queue_problems():
             return self.batcher.submit(
                 Job(request, arrived, _clock()),
                 rows=max(serving.candidates, request.count),
                 deadline=arrived + wait_ms / 1e3,
             )
-        except QueueFull as error:
-            raise ProblemError(429, "overloaded", str(error), retry_after_s=1) from None
-        except Closed as error:
-            raise ProblemError(503, "not_ready", str(error), retry_after_s=1) from None
 
     def kept(self, request: RecommendationRequest) -> Answer | None:
         """Return the first answer of the request's id, None if there is none."""
@@ -173,6 +192,47 @@ class Engine:
         answer = self.respond(request, await self.ranked(self.submit(request, arrived)), arrived)
         self.account(request, answer)
         return answer
+
+    async def store_events(self, rows: Sequence[EventRow]) -> list[EventResult]:
+        """Store events together with those of other requests; returns after the commit.
+
+        Raises
+        ------
+        ProblemError
+            429 when too many wait, 503 when the service is stopping.
+        DatabaseUnavailable
+            There was no commit in time. The events may be stored or not.
+        """
+        with queue_problems():
+            return await self.in_time(self.events.submit(rows))
+
+    async def erase(self, user_id: str) -> dict[str, int]:
+        """Delete every trace of a user.
+
+        What this replica holds of the user leaves first or is stored before; what other
+        replicas hold is refused by the database.
+
+        Returns
+        -------
+        dict of str to int
+            Rows deleted, by table.
+
+        Raises
+        ------
+        ProblemError
+            429 when too many events wait, 503 when the service is stopping.
+        DatabaseUnavailable
+            The user is not erased yet: ask again.
+        """
+        from features.erasure import erase_user_async
+
+        with queue_problems():
+            await self.in_time(self.events.settled(), _ERASE_S)
+        report = await self.in_time(erase_user_async(self.pool, user_id), _ERASE_S)
+        self.impressions.forget(user_id)
+        self.samples.forget(user_id)
+        await asyncio.to_thread(self.answers.forget, user_id)
+        return report.counts
 
     def require_release(self) -> Serving:
         """Return the release in service.
@@ -242,11 +302,8 @@ class Engine:
             503 for a passed deadline, a database that is away or a service that stops.
         """
         try:
-            return await future
-        except Expired as error:
-            raise ProblemError(503, "deadline_exceeded", str(error), retry_after_s=1) from None
-        except Closed as error:
-            raise ProblemError(503, "not_ready", str(error), retry_after_s=1) from None
+            with queue_problems():
+                return await future
         except DatabaseError as error:
             raise ProblemError(503, "database_unavailable", str(error), retry_after_s=1) from None
 
@@ -254,38 +311,14 @@ class Engine:
         """Encode an answer; the first answer of a request id is kept, and wins."""
         answer = respond(request, done, arrived)
         if request.request_id is not None:
-            answer.body = self.answers.put(request.user_id, request.request_id, answer.body)
+            answer.body = self.answers.put(
+                request.user_id, request.request_id, answer.body, done.as_of
+            )
         return answer
 
     def account(self, request: RecommendationRequest, answer: Answer) -> None:
-        """Count an answer and queue its impressions; called after it was sent."""
-        done = answer.done
-        if done is None:
-            return
-        metrics, ranking = self.metrics, done.ranking
-        for stage, milliseconds in answer.timing_ms.items():
-            if stage != "total":
-                metrics.observe("shortlist_stage_seconds", milliseconds / 1e3, stage)
-        counts = ranking.counts
-        for step in ("retrieved", "filtered", "ranked"):
-            metrics.count("shortlist_candidates", step, by=counts.get(step, 0))
-        metrics.count("shortlist_candidates", "returned", by=len(ranking.items))
-        for reason in DROP_REASONS:
-            if dropped := counts.get(reason, 0):
-                metrics.count("shortlist_candidates_dropped", reason, by=dropped)
-        for note in ranking.notes:
-            metrics.count("shortlist_notes", note.code)
-        self.impressions.add(
-            Shown(
-                rec_id=answer.rec_id,
-                user_id=request.user_id,
-                release=ranking.release,
-                scenario=request.scenario,
-                items=ranking.items,
-                catalogue=done.serving.catalogue,
-                served_at=done.as_of,
-            )
-        )
+        """Count an answer and queue what it showed; called after it was sent."""
+        account(request, answer, self.metrics, self.impressions, self.samples)
 
     async def _run(self, jobs: list[Job]) -> Sequence[Ranked | Exception]:
         serving = self.holder.serving
@@ -300,7 +333,10 @@ class Engine:
             return [error] * len(jobs)
         read = _clock()
         self.metrics.observe("shortlist_batch_requests", len(jobs))
-        queries = [query_of(job.request, state) for job, state in zip(jobs, states, strict=True)]
+        rate = self.settings.features.served_sample_rate
+        queries = [
+            query_of(job.request, state, rate) for job, state in zip(jobs, states, strict=True)
+        ]
         started, rankings, finished = await asyncio.get_running_loop().run_in_executor(
             self._threads, _timed, serving, queries, states
         )
@@ -314,6 +350,7 @@ class Engine:
                 queue_s=taken - job.queued + started - read,
                 user_state_s=read - taken,
                 finished=finished,
+                snapshot=state.snapshot,
             )
             for job, state, ranking in zip(jobs, states, rankings, strict=True)
         ]
@@ -321,29 +358,28 @@ class Engine:
     async def _write_impressions(self, answers: Sequence[ShownAnswer]) -> int:
         return await record_answers(self.pool, answers)
 
+    async def _write_events(self, rows: Sequence[EventRow]) -> list[EventResult]:
+        return await record_events_async(self.pool, rows)
+
     async def _publish(self) -> None:
         """Publish this replica's figures."""
-        for reason, number in self.batcher.dropped.items():
-            self.metrics.count("shortlist_requests_dropped", reason, by=number)
-            self.batcher.dropped[reason] = 0
+        for batcher in (self.batcher, self.events.batcher):
+            for reason, number in batcher.dropped.items():
+                self.metrics.count("shortlist_requests_dropped", reason, by=number)
+                batcher.dropped[reason] = 0
         self.metrics.gauge("shortlist_queued_requests", self.batcher.queued)
+        self.metrics.gauge("shortlist_queued_events", self.events.batcher.queued_rows)
+        if self.holder.serving is not None:
+            ages = self.holder.serving.feature_ages()
+            self.metrics.gauges(
+                "shortlist_features_age_seconds",
+                {(age.group,): age.age_s for age in ages if age.age_s is not None},
+            )
         self.metrics.flush()
 
     async def _sweep(self) -> None:
         """Forget old answers."""
         await asyncio.get_running_loop().run_in_executor(None, self.answers.sweep)
-
-
-async def repeat(work: Callable[[], Awaitable[object]], every_s: float) -> None:
-    """Do `work` every `every_s` seconds until cancelled; one that fails is done again."""
-    while True:
-        await asyncio.sleep(every_s)
-        try:
-            await work()
-        except ShortlistError as error:
-            _LOGGER.warning("%s: %s", work.__name__, error)
-        except Exception:
-            _LOGGER.exception("%s failed and is tried again", work.__name__)
 
 
 def _timed(

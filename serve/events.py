@@ -73,6 +73,10 @@ class EventWriter:
         """
         return self.batcher.submit(rows, rows=len(rows))
 
+    async def close(self) -> None:
+        """Take no more events, and store what waits."""
+        await self.batcher.close()
+
     async def settled(self) -> None:
         """Wait until everything that waits now is stored or failed."""
         with contextlib.suppress(DatabaseUnavailable):

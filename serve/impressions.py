@@ -24,7 +24,7 @@ from serve.metrics import Metrics
 _LOGGER = logging.getLogger(NAME)
 
 # Items of one statement.
-_BATCH = 10_000
+_BATCH = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,12 @@ class ImpressionWriter:
             return
         self._items += len(shown.items)
         self._waiting.append(shown)
+
+    def forget(self, user_id: str) -> None:
+        """Drop what waits of a user."""
+        kept = [shown for shown in self._waiting if shown.user_id != user_id]
+        self._waiting = deque(kept)
+        self._items = sum(len(shown.items) for shown in kept)
 
     async def flush(self, patience_s: float = 5.0) -> None:
         """Write what waits now, for at most `patience_s` seconds and up to the first error."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ranking.fine.ranker import OnnxRanker, Ranker
+from ranking.freshness import MaxAges
 from ranking.onnx_model import OnnxModel
 from ranking.release import check_release, load_release, open_pipeline
 from ranking.release.load import RANKER
@@ -36,7 +37,8 @@ def load_serving(path: Path, settings: Settings, ranker_of: RankerOf | None = No
     release = load_release(path)
     turn = threading.Lock()
     ranker = None if ranker_of is None else ranker_of(release.id, turn)
-    pipeline = open_pipeline(release, settings.onnx, ranker)
+    limits = MaxAges(settings.features.item_max_age_s, settings.features.candidate_max_age_s)
+    pipeline = open_pipeline(release, settings.onnx, ranker, max_ages=limits)
     assert release.config.retrieval is not None
     return Serving(
         id=release.id,

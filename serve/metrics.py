@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -28,6 +28,7 @@ SECONDS = (
     *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5),
 )
 SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+ROWS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0)
 
 # name: (labels, help, buckets of a histogram)
 COUNTERS: dict[str, tuple[tuple[str, ...], str]] = {
@@ -43,7 +44,16 @@ COUNTERS: dict[str, tuple[tuple[str, ...], str]] = {
     "shortlist_candidates_dropped": (("reason",), "Candidates removed by each filter."),
     "shortlist_notes": (("code",), "Remarks on answers: cold_start, short, …"),
     "shortlist_rows": (("kind", "status"), "Rows of POST /v1/events and PUT /v1/items."),
-    "shortlist_impressions": (("status",), "Impression rows written, dropped or failed."),
+    "shortlist_impressions": (("status",), "Shown items written, dropped or failed."),
+    "shortlist_served_features": (
+        ("status",),
+        "Sampled answers whose features were written, dropped or failed.",
+    ),
+    "shortlist_features_expired": (
+        ("group",),
+        "Answers whose features were beyond their maximum age: defaults were used.",
+    ),
+    "shortlist_feature_refreshes": ((), "Refreshed item features taken into service."),
     "shortlist_release_swaps": (("outcome",), "Releases taken into service or refused."),
     "shortlist_catalogue_changes": ((), "Items changed live since the release."),
 }
@@ -51,9 +61,15 @@ HISTOGRAMS: dict[str, tuple[tuple[str, ...], str, tuple[float, ...]]] = {
     "shortlist_request_seconds": (("route",), "Arrival to answer, in seconds.", SECONDS),
     "shortlist_stage_seconds": (("stage",), "Time of a request in each stage, seconds.", SECONDS),
     "shortlist_batch_requests": ((), "Requests in a batch.", SIZES),
+    "shortlist_event_commit_rows": ((), "Events that one statement and commit stored.", ROWS),
 }
 GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
     "shortlist_queued_requests": (("replica",), "Requests that wait for a batch."),
+    "shortlist_queued_events": (("replica",), "Events that wait for a commit."),
+    "shortlist_features_age_seconds": (
+        ("replica", "group"),
+        "Age of the feature groups that are not read with each request, in seconds.",
+    ),
     "shortlist_resident_bytes": (("replica",), "Resident memory of a replica, in bytes."),
     "shortlist_release_info": (("replica", "release"), "1 for the release that a replica serves."),
 }
@@ -112,7 +128,11 @@ class Metrics:
 
     def gauge(self, name: str, value: float, *labels: str) -> None:
         """Set a gauge of this replica; with further labels it replaces the former ones."""
-        self._gauges[name] = {(self.replica, *labels): value}
+        self.gauges(name, {labels: value})
+
+    def gauges(self, name: str, values: Mapping[Labels, float]) -> None:
+        """Set all series of a gauge of this replica, by their further labels."""
+        self._gauges[name] = {(self.replica, *key): value for key, value in values.items()}
 
     @property
     def _file(self) -> str:

@@ -6,15 +6,17 @@ expected for people, and a ``pointer`` (RFC 6901) to the field of the request it
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from features.errors import ShortlistError
+from serve.batcher import Closed, Expired, QueueFull
 
 TITLES = {
     400: "The request cannot be read",
@@ -91,6 +93,25 @@ class ProblemError(ShortlistError):
             code=self.code,
             pointer=UNSET if self.pointer is None else self.pointer,
         )
+
+
+@contextlib.contextmanager
+def queue_problems() -> Iterator[None]:
+    """Turn what a queue says into a problem.
+
+    Raises
+    ------
+    ProblemError
+        429 for a full queue, 503 for a passed deadline or a service that stops.
+    """
+    try:
+        yield
+    except QueueFull as error:
+        raise ProblemError(429, "overloaded", str(error), retry_after_s=1) from None
+    except Expired as error:
+        raise ProblemError(503, "deadline_exceeded", str(error), retry_after_s=1) from None
+    except Closed as error:
+        raise ProblemError(503, "not_ready", str(error), retry_after_s=1) from None
 
 
 _PLACE = re.compile(r" - at (?:`key` in )?`\$?([^`]*)`$")

@@ -22,9 +22,11 @@ from ray import serve as ray_serve
 from ray.serve.config import HTTPOptions
 from ray.serve.schema import LoggingConfig
 
+from serve import logs
 from serve.config import Settings
 from serve.deployment import processes
 from serve.ray_environment import Instance
+from serve.refresher import Refresher
 from serve.replica import Api, FineRanker
 
 # Seconds that a replica gets for the requests it has when it is replaced or stopped.
@@ -107,9 +109,13 @@ def main(directory: Path) -> None:
         )
         ray_serve.run(deploy(settings, directory), name="shortlist", route_prefix="/")
         Instance(directory).deployed.touch()
-        # A service does not outlive who started it, even if that was killed.
-        while os.getppid() == starter and not stop.wait(1):
-            pass
+        logs.setup(
+            settings.serve.log_level, settings.home / "logs" / f"refresh-{os.getpid()}.jsonl"
+        )
+        with Refresher(settings):
+            # A service does not outlive who started it, even if that was killed.
+            while os.getppid() == starter and not stop.wait(1):
+                pass
     finally:
         _drain(directory.name)
         ray_serve.shutdown()

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import random
 import time
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from math import isnan
 
 import msgspec
 import uuid_utils
 
 from features.states import UserState
 from ranking.catalogue import LiveCatalogue
-from ranking.types import HistoryEvent, Query, RankedItem, Ranking
+from ranking.types import Freshness, HistoryEvent, Query, RankedItem, Ranking
 from serve.items import fields_of
-from serve.schemas import ItemOut, NoteOut, RecommendationRequest, Recommendations, SourceOut
+from serve.moments import rfc3339
+from serve.schemas import (
+    FeatureGroup,
+    FeatureGroups,
+    ItemOut,
+    NoteOut,
+    RecommendationRequest,
+    Recommendations,
+    SourceOut,
+)
 from serve.serving import Serving
 
 _ENCODER = msgspec.json.Encoder()
@@ -48,6 +58,7 @@ class Ranked:
     queue_s: float
     user_state_s: float
     finished: float
+    snapshot: str = ""
 
 
 @dataclass(slots=True)
@@ -60,8 +71,17 @@ class Answer:
     timing_ms: dict[str, float] = field(default_factory=dict)
 
 
-def query_of(request: RecommendationRequest, state: UserState) -> Query:
-    """Return the query of a request as of the moment its user's state was read."""
+def query_of(request: RecommendationRequest, state: UserState, sample_rate: float = 0.0) -> Query:
+    """Return the query of a request as of the moment its user's state was read.
+
+    Parameters
+    ----------
+    request : RecommendationRequest
+    state : UserState
+    sample_rate : float
+        Probability that the answer keeps its features; those of a history that the request
+        brings along never are.
+    """
     history = None
     if request.history is not None:
         history = tuple(
@@ -84,6 +104,7 @@ def query_of(request: RecommendationRequest, state: UserState) -> Query:
         diversity=request.diversity,
         category_cap=request.category_cap,
         pins=tuple(request.pins),
+        sampled=history is None and random.random() < sample_rate,  # noqa: S311  # no secret
     )
 
 
@@ -137,6 +158,9 @@ def respond(request: RecommendationRequest, done: Ranked, arrived: float) -> Ans
         request_id=request.request_id,
         release=ranking.release,
         as_of=rfc3339(done.as_of),
+        features=FeatureGroups(
+            **{name: _group(group) for name, group in ranking.freshness.items()}
+        ),
         status="short" if len(items) < request.count else "ok",
         notes=[NoteOut(note.code, note.detail) for note in ranking.notes],
         requested=request.count,
@@ -148,6 +172,5 @@ def respond(request: RecommendationRequest, done: Ranked, arrived: float) -> Ans
     return Answer(_ENCODER.encode(body), done, rec_id, timing)
 
 
-def rfc3339(seconds: float) -> str:
-    """Return unix seconds as a time in UTC."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+def _group(group: Freshness) -> FeatureGroup:
+    return FeatureGroup(None if isnan(group.as_of) else rfc3339(group.as_of), group.expired)

@@ -117,12 +117,12 @@ ROUTES = (
         "POST",
         "/v1/events",
         "Record what users did",
-        "One event or a list of up to 1,000. Idempotent by `event_id`. The very next answer for "
-        "the user counts them. Each row of a list is judged alone; a single event that is not "
-        "valid is a 422.",
+        "One event or a list of up to 1,000. Idempotent by `event_id`. Answered after the commit, "
+        "which requests that come at the same time share: the very next answer for the user counts "
+        "them. Each row of a list is judged alone; a single event that is not valid is a 422.",
         schemas.BulkResult,
         body=schemas.Event | list[schemas.Event],
-        problems=(*_BODY, 503),
+        problems=(*_BODY, *_BUSY),
     ),
     Route(
         "put_items",
@@ -145,6 +145,16 @@ ROUTES = (
         problems=(404, 422, 503),
     ),
     Route(
+        "delete_user",
+        "DELETE",
+        "/v1/users/{id}",
+        "Erase a user",
+        "Deletes every row of the user: events, what was shown, features, aggregates. An unknown "
+        "user is no error, so it may be repeated. An event that comes later makes a new user.",
+        schemas.Erased,
+        problems=(422, *_BUSY),
+    ),
+    Route(
         "releases",
         "GET",
         "/v1/releases",
@@ -158,7 +168,8 @@ ROUTES = (
         "GET",
         "/readyz",
         "Can the service answer",
-        "Database reachable, release loaded, warmed up. 503 with the same body if not.",
+        "Database reachable, release loaded, warmed up. 503 with the same body if not. Feature "
+        "groups beyond their maximum age are named; they take defaults, which is no 503.",
         schemas.Health,
     ),
     Route(

@@ -131,6 +131,26 @@ class NoteOut(Struct, frozen=True):
     detail: str
 
 
+class FeatureGroup(Struct, frozen=True):
+    """The moment that a group of features holds for."""
+
+    as_of: Annotated[
+        str | None, Meta(description="Events before it are in the features, RFC 3339.")
+    ]
+    expired: Annotated[
+        bool, Meta(description="Beyond its maximum age: the features took their defaults.")
+    ]
+
+
+class FeatureGroups(Struct, frozen=True):
+    """The groups of the feature spec."""
+
+    user: Annotated[FeatureGroup, Meta(description="Read with the request.")]
+    item: Annotated[FeatureGroup, Meta(description="Of the last refresh.")]
+    cross: Annotated[FeatureGroup, Meta(description="Read with the request.")]
+    candidate: Annotated[FeatureGroup, Meta(description="Co-visitation: of the release.")]
+
+
 class Recommendations(Struct):
     """A ranked list, and what led to it."""
 
@@ -138,6 +158,7 @@ class Recommendations(Struct):
     request_id: str | None
     release: Annotated[str, Meta(description="The release that answered.")]
     as_of: Annotated[str, Meta(description="The moment the user's state was read, RFC 3339.")]
+    features: FeatureGroups
     status: Annotated[
         Literal["ok", "degraded", "short"],
         Meta(description="short: fewer items than asked for; degraded: a stage was left out."),
@@ -221,6 +242,16 @@ class Retired(Struct):
     status: Literal["retired"]
 
 
+class Erased(Struct):
+    """A user of whom nothing is left."""
+
+    id: str
+    status: Literal["erased"]
+    rows: Annotated[
+        dict[str, int], Meta(description="Rows deleted, by table; all 0 for an unknown user.")
+    ]
+
+
 class ReleaseOut(Struct, omit_defaults=True):
     """One release on disk."""
 
@@ -245,8 +276,21 @@ class Check(Struct):
     detail: str
 
 
-class Health(Struct):
+class FeatureAge(Struct):
+    """How old a group of features is that is not read with each request."""
+
+    group: Literal["item", "candidate"]
+    as_of: Annotated[str | None, Meta(description="RFC 3339; null where unknown.")]
+    age_s: float | None
+    max_age_s: float
+    expired: Annotated[bool, Meta(description="The features take their defaults.")]
+
+
+class Health(Struct, omit_defaults=True):
     """Whether the service lives (`/healthz`) or can answer (`/readyz`)."""
 
     status: Literal["ok", "not_ready"]
     checks: list[Check]
+    features: Annotated[
+        list[FeatureAge] | UnsetType, Meta(description="Of the release in service.")
+    ] = UNSET

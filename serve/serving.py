@@ -16,9 +16,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from features.errors import DatabaseUnavailable, ReleaseError, ShortlistError
-from features.items import Pool, changed_items
+from features.items import Pool, changed_items, refreshed_at
 from features.states import cold_state
 from ranking.catalogue import LiveCatalogue
 from ranking.pipeline import Pipeline
@@ -27,7 +28,8 @@ from ranking.types import HistoryEvent, Query, Ranking
 from serve.config import Settings
 from serve.logs import NAME
 from serve.metrics import Metrics
-from serve.schemas import Check
+from serve.moments import rfc3339
+from serve.schemas import Check, FeatureAge
 
 _LOGGER = logging.getLogger(NAME)
 
@@ -53,6 +55,15 @@ class Serving:
     turn : Lock
     """
 
+    def feature_ages(self) -> list[FeatureAge]:
+        """Return how old the groups are that are not read with each request."""
+        now = time.time()
+        limits = self.pipeline.max_ages
+        return [
+            _age("item", self.catalogue.items.features_as_of, limits.item, now),
+            _age("candidate", self.catalogue.release_as_of, limits.candidate, now),
+        ]
+
     id: str
     pipeline: Pipeline
     catalogue: LiveCatalogue
@@ -76,6 +87,8 @@ class ReleaseHolder:
 
     def __init__(self, settings: Settings, metrics: Metrics, load: Load) -> None:
         self._home = settings.home
+        # Only where answers are sampled: twice the memory of the item features.
+        self._keep_raw = settings.features.served_sample_rate > 0
         self._metrics = metrics
         self._load = load
         self._pool: Pool | None = None
@@ -96,7 +109,7 @@ class ReleaseHolder:
             _LOGGER.warning("the release waits for the database: %s", error)
 
     async def follow_catalogue(self) -> None:
-        """Lay items that changed over the release in service."""
+        """Lay items that changed, and refreshed features, over the release in service."""
         if self.serving is not None:
             await self._catch_up(self.serving)
 
@@ -184,6 +197,30 @@ class ReleaseHolder:
                     self._threads, serving.catalogue.apply, changed
                 )
                 self._metrics.count("shortlist_catalogue_changes", by=len(changed.item_keys))
+            await self._follow_refresh(self._pool, serving.catalogue)
+
+    async def _follow_refresh(self, pool: Pool, catalogue: LiveCatalogue) -> None:
+        """Take the item features of the last refresh, if it is not the one in service."""
+        has_raw = catalogue.items.raw_features is not None
+        if await refreshed_at(pool) == catalogue.items.features_as_of and (
+            has_raw or not self._keep_raw
+        ):
+            return
+        from features.store import item_features_async
+
+        fresh = await item_features_async(pool)
+        # In a thread of its own: requests go on with the features before.
+        await asyncio.to_thread(catalogue.take_features, fresh, self._keep_raw)
+        self._metrics.count("shortlist_feature_refreshes")
+
+
+def _age(
+    group: Literal["item", "candidate"], as_of: float, limit_s: float, now: float
+) -> FeatureAge:
+    if math.isnan(as_of):
+        return FeatureAge(group, None, None, limit_s, False)
+    age = now - as_of
+    return FeatureAge(group, rfc3339(as_of), round(age, 3), limit_s, age > limit_s)
 
 
 def warm_up(serving: Serving) -> None:
