@@ -16,6 +16,7 @@ import psycopg
 from psycopg import errors, sql
 
 from features.errors import SchemaError
+from features.partitions import PARTITION_DAYS, ensure
 
 _LOCK = "shortlist.schema"
 _BOOTSTRAP, _FIRST_VIEW, _CHECKS = "00", "10", "99"
@@ -91,7 +92,11 @@ def _pending(ours: list[SqlFile], applied: dict[str, str]) -> list[SqlFile]:
     return pending
 
 
-def apply(connection: psycopg.Connection[Any], files: list[SqlFile] | None = None) -> list[str]:
+def apply(
+    connection: psycopg.Connection[Any],
+    files: list[SqlFile] | None = None,
+    partition_days: int = PARTITION_DAYS,
+) -> list[str]:
     """Bring the database to this version; a second call changes nothing.
 
     One transaction: all or nothing. Calls at the same time wait for each other.
@@ -102,6 +107,8 @@ def apply(connection: psycopg.Connection[Any], files: list[SqlFile] | None = Non
         Idle connection; committed on success, rolled back on failure.
     files : list of SqlFile, optional
         Instead of the files of ``sql/``.
+    partition_days : int
+        Days of a partition of raw events, where one is made.
 
     Returns
     -------
@@ -134,4 +141,5 @@ def apply(connection: psycopg.Connection[Any], files: list[SqlFile] | None = Non
         stale = sorted(applied.keys() - {file.name for file in ours})
         if stale:
             connection.execute("delete from schema_versions where name = any(%s)", (stale,))
+        ensure(connection, partition_days)
     return [file.name for file in pending]
