@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-_LARGEST = 3.4028234663852886e38
-_SMALLEST = 1.1754943508222875e-38
+LARGEST_FLOAT32 = 3.4028234663852886e38
+SMALLEST_FLOAT32 = 1.1754943508222875e-38
 _LARGEST_64 = 1.7976931348623157e308
 # The years 1 to 9999, as unix seconds.
 _EARLIEST, _LATEST = -62_135_596_800.0, 253_402_300_799.0
@@ -11,12 +11,12 @@ _EARLIEST, _LATEST = -62_135_596_800.0, 253_402_300_799.0
 
 def is_float32(value: float) -> bool:
     """Return whether `value` is finite and no larger than a 32-bit float holds."""
-    return -_LARGEST <= value <= _LARGEST
+    return -LARGEST_FLOAT32 <= value <= LARGEST_FLOAT32
 
 
 def to_float32(value: float) -> float:
     """Return `value`, or 0 where a 32-bit float would lose it; PostgreSQL would refuse it."""
-    return value if abs(value) >= _SMALLEST else 0.0
+    return value if abs(value) >= SMALLEST_FLOAT32 else 0.0
 
 
 def is_float64(value: float) -> bool:

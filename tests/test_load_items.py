@@ -2,7 +2,7 @@
 
 from load_files import HEADER, count, reasons, write
 
-from features.load import load
+from features.ingest import load
 from features.refresh import refresh
 
 
@@ -64,7 +64,7 @@ def test_the_longest_categories_can_be_refreshed(connection, tmp_path):
     items = "item_id,categories\ni," + "|".join(names) + "\n"
     load(connection, write(tmp_path, HEADER + "u,i,view,1,1000\n", items))
     refresh(connection)
-    assert count(connection, "user_category_features") == 100
+    assert count(connection, "user_category_totals") == 100
 
 
 def test_numbers_that_are_too_large_stay_text(connection, tmp_path):

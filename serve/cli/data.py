@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from features.presets import Preset
+from features.ingest import Preset
 from serve.cli import context
 from serve.cli.console import ERR, OUT, emit, progress, seconds, table
 
@@ -100,7 +100,7 @@ def load(
     Example: shortlist load ml-1m/ --preset ml-1m
     """
     from features import schema
-    from features.load import load as load_into
+    from features.ingest import load as load_into
 
     started = time.monotonic()
     with context.connected(context.settings()) as connection, progress() as report:
