@@ -18,7 +18,7 @@ from tiny_runs import make_run
 from features.database import DatabaseConfig, connect
 from ranking.release import ReleaseConfig, build_release
 from serve.app import create_app
-from serve.config import ServeConfig, Settings
+from serve.config import FeaturesConfig, ServeConfig, Settings
 from serve.deployment import RunningService, processes, start
 
 
@@ -71,13 +71,16 @@ def in_thread(settings: Settings, directory: Path) -> Iterator[Service]:
     assert not thread.is_alive(), "the application did not stop"
 
 
-def settings_for(url: str, home: Path, **serve: object) -> Settings:
-    """Return settings for tests: quick polls, any free port."""
+def settings_for(
+    url: str, home: Path, features: dict[str, object] | None = None, **serve: object
+) -> Settings:
+    """Return settings for tests: quick polls, any free port, no refresh behind their backs."""
     options = {"port": 0, "catalogue_poll_s": 0.1, "release_poll_s": 0.2, "impression_flush_s": 0.1}
     return Settings(
         home=home,
         database=DatabaseConfig(url=url),
         serve=ServeConfig.model_validate(options | serve),
+        features=FeaturesConfig.model_validate({"refresh_every_s": 0} | (features or {})),
     )
 
 
