@@ -7,6 +7,7 @@ import time
 from fixtures_serving import Service, build, in_thread, settings_for
 
 from features.database import connect
+from features.events import EventRow, record_events
 from features.refresh import refresh
 
 
@@ -45,12 +46,7 @@ def test_one_user_and_fewer_items_than_wanted(database_url, tmp_path):
             "insert into items (item_id, title, categories, created_at)"
             " select 'i' || n, 'Item ' || n, array['A'], now() from generate_series(1, 4) n"
         )
-        connection.execute("insert into users (user_id) values ('only')")
-        connection.execute(
-            "insert into interactions (user_key, item_key, event_type, value, occurred_at)"
-            " select user_key, item_key, 'rating', 5, now() - interval '1 hour'"
-            " from users, items where item_id = 'i1'"
-        )
+        record_events(connection, [EventRow("only", "i1", "rating", 5.0, time.time() - 3600)])
 
     with service_on(database_url, tmp_path, fill) as api:
         answer = api.recommend("only", 10)

@@ -40,8 +40,8 @@ from serve.tracing import make_tracer
 def test_the_first_answer_counts(tmp_path):
     one, other = AnswerStore(tmp_path, 60, 10), AnswerStore(tmp_path, 60, 10)
     assert one.get("u", "r") is None
-    assert one.put("u", "r", b"first") == b"first"
-    assert other.put("u", "r", b"second") == b"first"
+    assert one.put("u", "r", b"first", 0.0) == b"first"
+    assert other.put("u", "r", b"second", 0.0) == b"first"
     assert other.get("u", "r") == b"first"
     assert other.get("u", "s") is None
     assert other.get("v", "r") is None
@@ -50,11 +50,11 @@ def test_the_first_answer_counts(tmp_path):
 
 def test_answers_grow_old(tmp_path):
     store = AnswerStore(tmp_path, 60, 10)
-    store.put("u", "r", b"old")
+    store.put("u", "r", b"old", 0.0)
     path = next(tmp_path.iterdir())
     os.utime(path, (time.time() - 61, time.time() - 61))
     assert store.get("u", "r") is None
-    assert store.put("u", "r", b"new") == b"new"
+    assert store.put("u", "r", b"new", 0.0) == b"new"
     assert store.get("u", "r") == b"new"
     os.utime(path, (time.time() - 61, time.time() - 61))
     assert store.sweep() == 1
@@ -64,13 +64,34 @@ def test_answers_grow_old(tmp_path):
 def test_answers_are_bounded(tmp_path):
     store = AnswerStore(tmp_path, 60, 3)
     for number in range(5):
-        store.put("u", str(number), b"")
+        store.put("u", str(number), b"", 0.0)
         path = store._path("u", str(number))
         os.utime(path, (time.time() - 10 + number, time.time() - 10 + number))
     assert store.sweep() == 2
     assert [store.get("u", str(number)) for number in range(5)] == [None, None, b"", b"", b""]
-    assert AnswerStore(tmp_path, 60, 0).put("u", "9", b"x") == b"x"
+    assert AnswerStore(tmp_path, 60, 0).put("u", "9", b"x", 0.0) == b"x"
     assert store.get("u", "9") is None
+
+
+def test_a_forgotten_user_has_no_answers_and_keeps_none_from_before(tmp_path):
+    store, other = AnswerStore(tmp_path, 60, 10), AnswerStore(tmp_path, 60, 10)
+    before = time.time() - 1
+    store.put("u", "r", b"1", before)
+    store.put("u", "s", b"2", before)
+    store.put("v", "r", b"3", before)
+    other.forget("u")
+    assert [store.get("u", "r"), store.get("u", "s"), store.get("v", "r")] == [None, None, b"3"]
+    # It was computed before, and arrives after.
+    assert store.put("u", "r", b"late", before) == b"late"
+    assert other.get("u", "r") is None
+    assert store.put("u", "r", b"new", time.time() + 1) == b"new"
+    assert other.get("u", "r") == b"new"
+    (mark,) = tmp_path.glob("*.forgotten")
+    os.utime(mark, (time.time() - 61, time.time() - 61))
+    assert store.sweep() == 1
+    assert len(list(tmp_path.iterdir())) == 2
+    AnswerStore(tmp_path, 60, 0).forget("v")
+    assert store.get("v", "r") == b"3"
 
 
 def test_a_service_that_ends_by_itself_is_said(tmp_path):
@@ -82,13 +103,13 @@ def test_a_service_that_ends_by_itself_is_said(tmp_path):
         service.wait()
 
 
-def shown(items: int, scenario: str | None = None) -> Shown:
+def shown(items: int, user_id: str = "u") -> Shown:
     catalogue = LiveCatalogue(make_table(20))
     ranked = [
         RankedItem(row, catalogue.id(row), float(row), (SourceHit("ann", 0, 1.0),))
         for row in range(items)
     ]
-    return Shown("0193", "u", "r", scenario, ranked, catalogue, 1.0)
+    return Shown("0193", user_id, "r", None, ranked, catalogue, 1.0)
 
 
 class Database:
@@ -111,18 +132,28 @@ def test_impressions_are_bounded_and_survive_errors():
         writer.add(shown(4))
         writer.add(shown(4))  # no room
         await writer.flush()
-        assert len(database.rows) == 8
-        assert [row.position for row in database.rows[:4]] == [0, 1, 2, 3]
-        assert database.rows[0].source == "ann"
+        assert len(database.rows) == 2
+        assert database.rows[0].item_keys.tolist() == [100, 101, 102, 103]
+        assert database.rows[0].scores.tolist() == [0, 1, 2, 3]
+        assert database.rows[0].sources == ["ann"] * 4
         database.away = True
         writer.add(shown(10))
         await writer.flush()
         database.away = False
         writer.add(shown(10))
         await writer.flush()
-        assert len(database.rows) == 18
+        assert len(database.rows) == 3
+        writer.add(shown(6))
+        writer.add(shown(3, user_id="v"))
+        writer.forget("u")
+        writer.add(shown(7))
+        await writer.flush()
+        assert [(row.user_id, len(row.item_keys)) for row in database.rows[3:]] == [
+            ("v", 3),
+            ("u", 7),
+        ]
         text = metrics.exposition().decode()
-        for status, number in (("written", 18), ("dropped", 4), ("failed", 10)):
+        for status, number in (("written", 28), ("dropped", 4), ("failed", 10)):
             assert f'shortlist_impressions_total{{status="{status}"}} {number}.0' in text
 
     asyncio.run(scenario())
