@@ -30,7 +30,11 @@ PROBLEMS = {
     ),
     "missing_field": (422, "A required field is missing."),
     "invalid_field": (422, "A value has the wrong type or lies beyond a limit."),
-    "overloaded": (429, "`serve.max_queued_requests` wait already. Try again after `Retry-After`."),
+    "overloaded": (
+        429,
+        "`serve.max_queued_requests` or `serve.event_queue_rows` wait already. Try again after "
+        "`Retry-After`.",
+    ),
     "deadline_exceeded": (503, "`deadline_ms` passed before there was an answer."),
     "database_unavailable": (503, "PostgreSQL does not answer. Try again after `Retry-After`."),
     "not_ready": (503, "No release is loaded, or the service is stopping; see `/readyz`."),
