@@ -5,6 +5,7 @@ The reads of jobs (catalogue, interactions, values as of a moment) are here by n
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +19,14 @@ from features.catalogue import read_catalogue, read_interactions
 from features.ids import id_problem
 from features.retry import run_async
 from features.spec import names
-from features.states import Catalogue, FloatArray, Interactions, UserState, cold_state
+from features.states import (
+    Catalogue,
+    FloatArray,
+    Interactions,
+    KeyArray,
+    UserState,
+    cold_state,
+)
 
 __all__ = [
     "Catalogue",
@@ -41,20 +49,19 @@ _MICROS_TO_2000 = 946_684_800_000_000
 
 
 def _query() -> str:
-    features = ", ".join(f"coalesce({name}, 'nan')" for name in names("user"))
+    features = " || ".join(f"float4send(coalesce({name}, 'nan'))" for name in names("user"))
     return f"""
         select
             user_id, as_of, snapshot, history, seen_items, live_items, category_names,
-            category_sums, live_category_names, live_category_values, array[{features}]::real[]
+            category_sums, live_category_sums, {features}
         from user_states(%s::text[], %s::integer, now())
     """  # noqa: S608 - names of the spec, no input
 
 
 def _state(row: Sequence[Any]) -> UserState:
     """Make a state of one row of the query; what has no rows is null."""
-    user_id, as_of, snapshot, packed, seen, live_items, *categories, features = row
+    user_id, as_of, snapshot, packed, seen, live_items, *categories, numbers = row
     history = np.frombuffer(packed or b"", _EVENT)[::-1]
-    seen_keys = np.frombuffer((seen or b"") + (live_items or b""), _KEY).astype(np.int64)
     names_found, events, value_sums = _categories(*categories)
     return UserState(
         user_id=user_id,
@@ -62,8 +69,8 @@ def _state(row: Sequence[Any]) -> UserState:
         item_keys=history["item_key"].astype(np.int64),
         values=history["value"].astype(np.float32),
         times=(history["moment"] + _MICROS_TO_2000) / 1e6,
-        seen_keys=np.unique(seen_keys),
-        features=features,
+        seen_keys=_distinct((seen or b"") + (live_items or b"")),
+        features=np.frombuffer(numbers, ">f4").astype(np.float32),
         category_names=names_found,
         category_events=events,
         category_value_sums=value_sums,
@@ -72,30 +79,28 @@ def _state(row: Sequence[Any]) -> UserState:
     )
 
 
+def _distinct(packed: bytes) -> KeyArray:
+    """Return packed keys ascending, each once."""
+    keys = np.frombuffer(packed, _KEY).astype(np.int64)
+    keys.sort()
+    repeated = keys[1:] == keys[:-1]
+    return np.delete(keys, np.flatnonzero(repeated)) if repeated.any() else keys
+
+
 def _categories(
-    past_names: list[str] | None,
-    packed_sums: bytes | None,
-    live_names: list[str] | None,
-    packed_values: bytes | None,
+    past_names: list[str] | None, packed_sums: bytes | None, live_sums: str | None
 ) -> tuple[list[str], FloatArray, FloatArray]:
     """Add the categories of live events to the refreshed sums; ascending by name."""
     sums = np.frombuffer(packed_sums or b"", _SUMS)
-    if not live_names:
-        return (
-            past_names or [],
-            sums["events"].astype(np.float32),
-            sums["value_sum"].astype(np.float32),
-        )
-    values = np.frombuffer(packed_values or b"", ">f4").tolist()
-    merged = {
-        name: (events, value_sum)
-        for name, (events, value_sum) in zip(past_names or [], sums.tolist(), strict=True)
-    }
-    for name, value in zip(live_names, values, strict=True):
-        events, value_sum = merged.get(name, (0.0, 0.0))
-        merged[name] = (events + 1.0, value_sum + value)
+    events, value_sums = sums["events"].astype(np.float32), sums["value_sum"].astype(np.float32)
+    if live_sums is None:
+        return past_names or [], events, value_sums
+    merged = dict(zip(past_names or [], zip(events.tolist(), value_sums.tolist())))
+    for name, (count, value_sum) in json.loads(live_sums).items():
+        before = merged.get(name, (0.0, 0.0))
+        merged[name] = (before[0] + count, before[1] + value_sum)
     order = sorted(merged)
-    columns = np.array([merged[name] for name in order]).astype(np.float32)
+    columns = np.array([merged[name] for name in order], np.float32).reshape(len(order), 2)
     return order, columns[:, 0].copy(), columns[:, 1].copy()
 
 

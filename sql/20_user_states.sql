@@ -9,6 +9,27 @@
 -- "+ interval '0'" keeps the planner, which cannot know how few came late, from walking through
 -- the whole history by the other index.
 
+drop function if exists live_categories(integer[], double precision[]) cascade;
+
+-- Events and values by category of events with these items and values, as one JSON object
+-- {category: [events, value sum]}. A function of its own: preparing its plan for each request
+-- would cost more than running it, and most requests have no live event.
+create function live_categories(item_keys integer[], event_values double precision[])
+returns text
+language sql stable
+as $$
+    select coalesce(jsonb_object_agg(summed.name, summed.sums), '{}')::text
+    from (
+        select
+            category.name,
+            jsonb_build_array(count(*), coalesce(sum(event.value), 0)) as sums
+        from unnest(item_keys, event_values) as event (item_key, value)
+        inner join items on event.item_key = items.item_key
+        cross join lateral unnest(items.categories) as category (name)
+        group by category.name
+    ) as summed
+$$;
+
 drop function if exists user_states(text[], integer, timestamptz) cascade;
 
 create function user_states(user_ids text[], history_limit integer, at_time timestamptz)
@@ -21,8 +42,7 @@ returns table (
     live_items bytea, -- int4 item_key of each live event
     category_names text[],
     category_sums bytea, -- float4 events and float4 value_sum for each name
-    live_category_names text[], -- the categories of each live event, one behind the other
-    live_category_values bytea, -- float4 value of the event for each name, 0 where it has none
+    live_category_sums text, -- of the live events, as live_categories gives them
     user_events real,
     user_events_1d real,
     user_events_7d real,
@@ -46,30 +66,20 @@ as $$
         live.items,
         past.category_names,
         past.category_sums,
-        categories.names,
-        categories.packed,
-        (coalesce(past.events, 0) + live.events)::real,
+        case
+            when live.events > 0 then live_categories(live.item_keys, live.event_values)
+        end,
+        summed.events::real,
         live.events_1d::real,
         live.events_7d::real,
         live.events_30d::real,
         live.events_90d::real,
-        value_mean(
-            coalesce(past.valued, 0) + live.valued,
-            coalesce(past.value_sum, 0) + live.value_sum
-        ),
-        value_std(
-            coalesce(past.valued, 0) + live.valued,
-            coalesce(past.value_sum, 0) + live.value_sum,
-            coalesce(past.value_square_sum, 0) + live.value_square_sum
-        ),
-        (coalesce(past.active_days, 0) + live.active_days)::real,
-        session_gap_days(
-            micros(least(past.first_at, live.first_at)),
-            micros(greatest(past.last_at, live.last_at)),
-            coalesce(past.active_days, 0) + live.active_days
-        ),
-        days_between(micros(least(past.first_at, live.first_at)), micros(at_time)),
-        days_between(micros(greatest(past.last_at, live.last_at)), micros(at_time))
+        value_mean(summed.valued, summed.value_sum),
+        value_std(summed.valued, summed.value_sum, summed.value_square_sum),
+        summed.active_days::real,
+        session_gap_days(summed.first_at, summed.last_at, summed.active_days),
+        days_between(summed.first_at, summed.now_at),
+        days_between(summed.last_at, summed.now_at)
     from unnest(user_ids) as wanted (user_id)
     inner join users on wanted.user_id = users.user_id
     cross join (
@@ -148,14 +158,19 @@ as $$
                 )
         ) as events
     ) as live
+    -- Each sum once, however often a formula uses it.
     cross join lateral (
         select
-            array_agg(category.name) as names,
-            string_agg(float4send(coalesce(event.value, 0)::real), '') as packed
-        from unnest(live.item_keys, live.event_values) as event (item_key, value)
-        inner join items on event.item_key = items.item_key
-        cross join lateral unnest(items.categories) as category (name)
-    ) as categories
+            coalesce(past.events, 0) + live.events as events,
+            coalesce(past.valued, 0) + live.valued as valued,
+            coalesce(past.value_sum, 0) + live.value_sum as value_sum,
+            coalesce(past.value_square_sum, 0) + live.value_square_sum as value_square_sum,
+            coalesce(past.active_days, 0) + live.active_days as active_days,
+            micros(least(past.first_at, live.first_at)) as first_at,
+            micros(greatest(past.last_at, live.last_at)) as last_at,
+            micros(at_time) as now_at
+        offset 0
+    ) as summed
     cross join lateral (
         select
             string_agg(
