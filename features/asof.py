@@ -104,7 +104,9 @@ def _features(
     order = np.argsort(columns[0], kind="stable")
     for start in range(0, total, _REQUESTS_A_STATEMENT):
         block = order[start : start + _REQUESTS_A_STATEMENT]
-        with staged(connection, group, *(column[block] for column in columns), seen=seen) as select:
+        keys, moments, *ties = (column[block] for column in columns)
+        before_ids = ties[0] if ties else None
+        with staged(connection, group, keys, moments, before_ids, seen) as select:
             rows = copy_columns(connection, select, dtypes)
         at = block[rows["request"] - 1]
         for position, name in enumerate(names(group)):

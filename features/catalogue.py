@@ -1,4 +1,4 @@
-"""Whole tables for jobs: the catalogue and all interactions."""
+"""Whole tables: the catalogue, the features of all items, all interactions."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import psycopg
-from psycopg import sql
+from psycopg import AsyncConnection, sql
 from psycopg.pq import TransactionStatus
+from psycopg_pool import AsyncConnectionPool
 
 from features.binary import copy_columns, register
+from features.retry import run_async
 from features.spec import names
-from features.states import Catalogue, Interactions
+from features.states import Catalogue, Interactions, ItemFeatures
 
 _ROWS_A_FETCH = 20_000
 
@@ -42,12 +44,7 @@ def snapshot(connection: psycopg.Connection[Any]) -> Iterator[None]:
 
 def _catalogue_query() -> str:
     """Items with their features; one that came after the refresh has no events, but an age."""
-    fresh = {"item_age_days": "days_between(micros(items.created_at), micros(refresh_point.as_of))"}
-    columns = []
-    for name in names("item"):
-        if name.startswith("item_events"):
-            fresh[name] = "0"
-        columns.append(f"coalesce(item_features.{name}, {fresh.get(name, 'null')}, 'nan')")
+    columns = ", ".join(f"coalesce(item_features.{name}, 'nan')" for name in names("item"))
     return f"""
         select
             items.change_id, unix_seconds(refresh_point.as_of), items.item_key, items.item_id,
@@ -56,9 +53,9 @@ def _catalogue_query() -> str:
                 || jsonb_build_object('title', items.title, 'categories', items.categories)
             )::text, 'utf8'),
             items.categories, coalesce(unix_seconds(items.created_at), 'nan'), items.available,
-            array[{", ".join(columns)}]::real[]
+            array[{columns}]::real[], coalesce(refresh_point.snapshot::text, '')
         from items cross join refresh_point
-        left join item_features on items.item_key = item_features.item_key
+        inner join item_features on items.item_key = item_features.item_key
         where items.change_id > %s
         order by items.item_key
     """  # noqa: S608 - names of the spec, no input
@@ -69,7 +66,7 @@ CATALOGUE_QUERY = _catalogue_query()
 
 def catalogue_of(rows: Iterable[tuple[Any, ...]], since: int) -> Catalogue:
     """Make a catalogue of the rows of `CATALOGUE_QUERY`."""
-    watermark, as_of = since, float("nan")
+    watermark, as_of, refresh_saw = since, float("nan"), ""
     item_keys: list[int] = []
     item_ids: list[str] = []
     fields: list[bytes] = []
@@ -77,9 +74,11 @@ def catalogue_of(rows: Iterable[tuple[Any, ...]], since: int) -> Catalogue:
     created_at: list[float] = []
     available: list[bool] = []
     features: list[Any] = []
-    for change, point, key, item_id, field, item_categories, created, is_available, raw in rows:
+    for (
+        change, point, key, item_id, field, item_categories, created, is_available, raw, seen
+    ) in rows:  # fmt: skip
         watermark = max(watermark, change)
-        as_of = point
+        as_of, refresh_saw = point, seen
         item_keys.append(key)
         item_ids.append(item_id)
         fields.append(bytes(field))
@@ -96,6 +95,7 @@ def catalogue_of(rows: Iterable[tuple[Any, ...]], since: int) -> Catalogue:
         available=np.array(available, np.bool_),
         features=np.array(features, np.float32).reshape(len(item_keys), len(names("item"))),
         features_as_of=as_of,
+        features_snapshot=refresh_saw,
         watermark=watermark,
     )
 
@@ -120,6 +120,65 @@ def read_catalogue(connection: psycopg.Connection[Any], since: int = 0) -> Catal
         cursor.itersize = _ROWS_A_FETCH
         cursor.execute(CATALOGUE_QUERY, (since,))
         return catalogue_of(cursor, since)
+
+
+_PACKED = np.dtype(
+    [("fields", ">i4"), ("key_oid", ">i4"), ("key_size", ">i4"), ("item_key", ">i4")]
+    + [
+        field
+        for name in names("item")
+        for field in ((f"{name}_oid", ">i4"), (f"{name}_size", ">i4"), (name, ">f4"))
+    ]
+)
+
+
+def _item_features_query() -> str:
+    """One row, with all items packed: no Python object and no array element for each number."""
+    columns = ", ".join(f"coalesce({name}, 'nan')" for name in names("item"))
+    return f"""
+        select
+            unix_seconds(as_of), coalesce(snapshot::text, ''),
+            (select string_agg(record_send(row(item_key, {columns})), '') from item_features)
+        from refresh_point
+    """  # noqa: S608 - names of the spec, no input
+
+
+_ITEM_FEATURES_QUERY = _item_features_query()
+_ITEM_FEATURES_TIMEOUT_MS = 60_000
+
+
+def _item_features_of(row: tuple[Any, ...]) -> ItemFeatures:
+    as_of, seen, packed = row
+    table = np.frombuffer(packed or b"", _PACKED)
+    table = table[np.argsort(table["item_key"])]
+    features = np.empty((len(table), len(names("item"))), np.float32)
+    for position, name in enumerate(names("item")):
+        features[:, position] = table[name]
+    return ItemFeatures(table["item_key"].astype(np.int64), features, as_of, seen)
+
+
+def item_features(connection: psycopg.Connection[Any]) -> ItemFeatures:
+    """Read the raw features of all items as of the last refresh, in one snapshot."""
+    with connection.transaction(), connection.cursor(binary=True) as cursor:
+        row = cursor.execute(_ITEM_FEATURES_QUERY).fetchone()
+    assert row is not None
+    return _item_features_of(row)
+
+
+async def item_features_async(
+    pool: AsyncConnectionPool[AsyncConnection[Any]],
+) -> ItemFeatures:
+    """Read the raw features of all items as of the last refresh, in one snapshot.
+
+    Raises
+    ------
+    DatabaseUnavailable
+        No connection, or the read took longer than a minute.
+    SchemaError
+        The schema was not applied.
+    """
+    (row,) = await run_async(pool, _ITEM_FEATURES_QUERY, (), _ITEM_FEATURES_TIMEOUT_MS)
+    return _item_features_of(row)
 
 
 def read_events(

@@ -19,12 +19,18 @@ async def run_async(
     pool: AsyncConnectionPool[AsyncConnection[Any]],
     statement: str,
     parameters: Sequence[Any] | Mapping[str, Any],
+    timeout_ms: int | None = None,
 ) -> list[tuple[Any, ...]]:
     """Run one statement that may safely run twice and return its rows.
 
     Connections are not checked before use, which would cost a round trip: when one turns out
     to be dead (PostgreSQL restarted), the pool drops all dead ones and the statement goes to
     another, twice at most. So does a statement that lost a deadlock.
+
+    Parameters
+    ----------
+    timeout_ms : int, optional
+        Longest time of the statement, instead of that of the pool.
 
     Raises
     ------
@@ -38,8 +44,15 @@ async def run_async(
         try:
             async with pool.connection() as connection:
                 cursor = connection.cursor(binary=True)
-                await cursor.execute(statement, parameters)
-                return await cursor.fetchall()
+                if timeout_ms is None:
+                    await cursor.execute(statement, parameters)
+                    return await cursor.fetchall()
+                async with connection.transaction():
+                    await cursor.execute(
+                        "select set_config('statement_timeout', %s, true)", (str(timeout_ms),)
+                    )
+                    await cursor.execute(statement, parameters)
+                    return await cursor.fetchall()
         except (PoolTimeout, TooManyRequests, PoolClosed) as error:
             raise DatabaseUnavailable(f"no database connection is free: {error}") from error
         except psycopg.errors.QueryCanceled as error:

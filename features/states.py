@@ -109,6 +109,8 @@ class Catalogue:
         Raw item features as of the last refresh; an item added since then has no events.
     features_as_of : float
         Unix seconds of the last refresh; NaN when there are no items.
+    features_snapshot : str
+        What that refresh saw, as text of ``pg_snapshot``; "" before the first.
     watermark : int
         Give it to :func:`features.items.changed_items` to read what changed afterwards.
     """
@@ -121,6 +123,7 @@ class Catalogue:
     available: NDArray[np.bool_]
     features: FloatArray
     features_as_of: float
+    features_snapshot: str
     watermark: int
 
 

@@ -14,8 +14,13 @@ import numpy as np
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
-from features.asof import item_features_as_of, states_as_of
-from features.catalogue import read_catalogue, read_interactions
+from features.asof import item_features_as_of, states_as_of, user_features_as_of
+from features.catalogue import (
+    item_features,
+    item_features_async,
+    read_catalogue,
+    read_interactions,
+)
 from features.ids import id_problem
 from features.retry import run_async
 from features.spec import names
@@ -34,10 +39,13 @@ __all__ = [
     "Interactions",
     "UserState",
     "cold_state",
+    "item_features",
     "item_features_as_of",
+    "item_features_async",
     "read_catalogue",
     "read_interactions",
     "states_as_of",
+    "user_features_as_of",
 ]
 
 
@@ -95,7 +103,8 @@ def _categories(
     events, value_sums = sums["events"].astype(np.float32), sums["value_sum"].astype(np.float32)
     if live_sums is None:
         return past_names or [], events, value_sums
-    merged = dict(zip(past_names or [], zip(events.tolist(), value_sums.tolist())))
+    past = zip(events.tolist(), value_sums.tolist(), strict=True)
+    merged = dict(zip(past_names or [], past, strict=True))
     for name, (count, value_sum) in json.loads(live_sums).items():
         before = merged.get(name, (0.0, 0.0))
         merged[name] = (before[0] + count, before[1] + value_sum)
