@@ -83,15 +83,18 @@ class Ages:
 
     def describe(self, ranking: Ranking, b: int, now: float, limits: MaxAges, used: bool) -> None:
         """Say in an answer which moments its features hold for, and which were too old."""
+        item, candidate = self.item_expired.item(b), self.candidate_expired.item(b)
         live = Freshness(now, False)
         ranking.freshness = {
             "user": live,
-            "item": Freshness(self.item_as_of, bool(self.item_expired[b])),
+            "item": Freshness(self.item_as_of, item),
             "cross": live,
-            "candidate": Freshness(self.candidate_as_of, bool(self.candidate_expired[b])),
+            "candidate": Freshness(self.candidate_as_of, candidate),
         }
+        if not used or not (item or candidate):
+            return
         for name, limit in (("item", limits.item), ("candidate", limits.candidate)):
-            if used and ranking.freshness[name].expired:
+            if ranking.freshness[name].expired:
                 age = now - ranking.freshness[name].as_of
                 ranking.expired.append(name)
                 ranking.notes.append(Note("features_expired", expired_text(name, age, limit)))

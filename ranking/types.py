@@ -242,8 +242,7 @@ class Note:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class Freshness:
+class Freshness(msgspec.Struct, frozen=True, gc=False):
     """The moment (unix seconds) that a group of features holds for, and if it is too long ago."""
 
     as_of: float
