@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from features.binary import copy_columns, register
 from features.catalogue import read_events, snapshot
+from features.dropped import dropped_events
 from features.errors import InputError
 from features.spec import Group, names
 from features.states import FloatArray, UserState, cold_state
@@ -257,11 +258,12 @@ def states_as_of(
             ).fetchall()
         )
         of_item = dict(connection.execute("select item_key, categories from items").fetchall())
-    native = {
-        name: events[name].astype(events[name].dtype.newbyteorder("="))
-        for name in ("user_key", "item_key", "interaction_id", "value", "moment")
-    }
-    item_keys = native["item_key"].astype(np.int64)
+        native = {
+            name: events[name].astype(events[name].dtype.newbyteorder("="))
+            for name in ("user_key", "item_key", "interaction_id", "value", "moment")
+        }
+        item_keys = native["item_key"].astype(np.int64)
+        dropped = dropped_events(connection, wanted, item_keys, native["user_key"])
     times = native["moment"] / 1e6
     starts = np.searchsorted(native["user_key"], wanted)
     ends = np.searchsorted(native["user_key"], wanted, side="right")
@@ -284,14 +286,19 @@ def states_as_of(
                 int(ties[example]),
             )
             past = slice(max(start, start + count - history_limit), start + count)
-            category_names, category_events, category_sums = sums.before(count)
+            categories = sums.before(count)
+            seen = np.sort(item_keys[mine][:count][is_first[:count]])
+            if user in dropped:
+                categories = dropped[user].add_categories(int(moments[example]), categories)
+                seen = dropped[user].add_seen(int(moments[example]), seen)
+            category_names, category_events, category_sums = categories
             states[example] = UserState(
                 user_id=user_ids[user],
                 known=True,
                 item_keys=item_keys[past],
                 values=native["value"][past],
                 times=times[past],
-                seen_keys=np.sort(item_keys[mine][:count][is_first[:count]]),
+                seen_keys=seen,
                 features=features[example],
                 category_names=category_names,
                 category_events=category_events,
