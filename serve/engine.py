@@ -16,9 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-
 from features.answers import ShownAnswer, record_answers
 from features.database import open_pool, resolve_url
+from features.erasure import erase_user_async
 from features.errors import DatabaseError, DatabaseUnavailable
 from features.events import EventResult, EventRow, record_events_async
 from features.states import UserState
@@ -51,6 +51,8 @@ _PUBLISH_S = 1.0
 _SWEEP_S = 30.0
 # How long an erasure may take, in seconds: it waits for a refresh or a load under way.
 _ERASE_S = 60.0
+# How long it may wait for the one before it, in seconds.
+_ERASE_WAIT_S = 5.0
 # How long /readyz waits for the database, in seconds.
 _PING_S = 1.0
 
@@ -88,6 +90,10 @@ class Engine:
         self.url = resolve_url(settings.database, settings.home)
         self.pool = open_pool(self.url, settings.database)
         self.store = FeatureStore(self.pool)
+        # One erasure at a time, on a connection of its own: it may wait for a refresh, and
+        # answers must not wait with it.
+        alone = {"pool_min_size": 0, "pool_max_size": 1, "pool_timeout_s": _ERASE_WAIT_S}
+        self._erasures = open_pool(self.url, settings.database.model_copy(update=alone))
         self._threads = ThreadPoolExecutor(in_flight, thread_name_prefix="pipeline")
         self.batcher: Batcher[Job, Ranked] = Batcher(
             self._run,
@@ -119,6 +125,7 @@ class Engine:
     async def __aenter__(self) -> Engine:
         """Connect, load the current release if there is one, and start the background work."""
         await self.pool.open()
+        await self._erasures.open()
         await self.holder.open(self.pool, self._threads)
         config = self.settings.serve
         background: list[tuple[Callable[[], Awaitable[object]], float]] = [
@@ -139,13 +146,14 @@ class Engine:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.impressions.flush()
+        await self.impressions.close()
         await self.samples.flush()
         with contextlib.suppress(OSError):
             self.metrics.flush()
         self._threads.shutdown(wait=True)
-        with contextlib.suppress(Exception):
-            await self.pool.close(timeout=2)
+        for pool in (self.pool, self._erasures):
+            with contextlib.suppress(Exception):
+                await pool.close(timeout=2)
 
     def submit(self, request: RecommendationRequest, arrived: float) -> asyncio.Future[Ranked]:
         """Queue a request.
@@ -224,11 +232,9 @@ class Engine:
         DatabaseUnavailable
             The user is not erased yet: ask again.
         """
-        from features.erasure import erase_user_async
-
         with queue_problems():
             await self.in_time(self.events.settled(), _ERASE_S)
-        report = await self.in_time(erase_user_async(self.pool, user_id), _ERASE_S)
+        report = await self.in_time(erase_user_async(self._erasures, user_id), _ERASE_S)
         self.impressions.forget(user_id)
         self.samples.forget(user_id)
         await asyncio.to_thread(self.answers.forget, user_id)

@@ -1,7 +1,7 @@
 """What was shown, written to the database behind the answers' backs.
 
-The queue is bounded: when the database is away, impressions are dropped and counted; answers
-never wait for them.
+The queue is bounded: when the database is away, impressions wait, and what finds no room is dropped
+and counted; answers never wait for them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from features.answers import ShownAnswer
-from features.errors import ShortlistError
+from features.errors import DatabaseUnavailable
 from ranking.catalogue import LiveCatalogue
 from ranking.types import RankedItem
 from serve.logs import NAME
@@ -101,26 +101,43 @@ class ImpressionWriter:
         self._waiting.append(shown)
 
     def forget(self, user_id: str) -> None:
-        """Drop what waits of a user."""
+        """Drop what waits of a user; what is being written stays with the database."""
         kept = [shown for shown in self._waiting if shown.user_id != user_id]
+        waiting = sum(len(shown.items) for shown in self._waiting)
+        self._items -= waiting - sum(len(shown.items) for shown in kept)
         self._waiting = deque(kept)
-        self._items = sum(len(shown.items) for shown in kept)
 
     async def flush(self, patience_s: float = 5.0) -> None:
-        """Write what waits now, for at most `patience_s` seconds and up to the first error."""
+        """Write what waits now, for at most `patience_s` seconds and up to the first error.
+
+        What was not written waits for the next time: storing an answer twice does no harm.
+        """
         end = time.monotonic() + patience_s
         while self._waiting and time.monotonic() < end:
-            answers: list[ShownAnswer] = []
+            batch: list[Shown] = []
             items = 0
             while self._waiting and items < _BATCH:
-                shown = self._waiting.popleft()
-                items += len(shown.items)
-                answers.append(shown.row())
-            self._items -= items
+                batch.append(self._waiting.popleft())
+                items += len(batch[-1].items)
             try:
-                await self._write(answers)
-            except ShortlistError as error:
-                self._metrics.count("shortlist_impressions", "failed", by=items)
-                _LOGGER.warning("%d impressions were lost: %s", items, error)
+                await self._write([shown.row() for shown in batch])
+            except DatabaseUnavailable as error:
+                self._waiting.extendleft(reversed(batch))
+                _LOGGER.warning("%d impressions wait: %s", self._items, error)
                 return
+            except BaseException:
+                self._fail(items)
+                raise
+            self._items -= items
             self._metrics.count("shortlist_impressions", "written", by=items)
+
+    async def close(self) -> None:
+        """Write what waits; what cannot be written now is lost."""
+        await self.flush()
+        if self._items:
+            _LOGGER.warning("%d impressions were lost", self._items)
+            self._fail(self._items)
+
+    def _fail(self, items: int) -> None:
+        self._items -= items
+        self._metrics.count("shortlist_impressions", "failed", by=items)

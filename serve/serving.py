@@ -21,6 +21,7 @@ from typing import Literal
 from features.errors import DatabaseUnavailable, ReleaseError, ShortlistError
 from features.items import Pool, changed_items, refreshed_at
 from features.states import cold_state
+from features.store import item_features_async
 from ranking.catalogue import LiveCatalogue
 from ranking.pipeline import Pipeline
 from ranking.release import current_release, list_releases
@@ -206,8 +207,6 @@ class ReleaseHolder:
             has_raw or not self._keep_raw
         ):
             return
-        from features.store import item_features_async
-
         fresh = await item_features_async(pool)
         # In a thread of its own: requests go on with the features before.
         await asyncio.to_thread(catalogue.take_features, fresh, self._keep_raw)

@@ -139,8 +139,8 @@ def test_impressions_are_bounded_and_survive_errors():
         database.away = True
         writer.add(shown(10))
         await writer.flush()
+        writer.add(shown(1))  # no room: the others wait
         database.away = False
-        writer.add(shown(10))
         await writer.flush()
         assert len(database.rows) == 3
         writer.add(shown(6))
@@ -152,8 +152,11 @@ def test_impressions_are_bounded_and_survive_errors():
             ("v", 3),
             ("u", 7),
         ]
+        database.away = True
+        writer.add(shown(9))
+        await writer.close()
         text = metrics.exposition().decode()
-        for status, number in (("written", 28), ("dropped", 4), ("failed", 10)):
+        for status, number in (("written", 28), ("dropped", 5), ("failed", 9)):
             assert f'shortlist_impressions_total{{status="{status}"}} {number}.0' in text
 
     asyncio.run(scenario())

@@ -41,6 +41,7 @@ def config(**more: Any) -> TrainingConfig:
 
 def fill(connection: Connection, items: int, histories: list[list[int]]) -> None:
     with connection.cursor() as cursor:
+        cursor.execute("insert into event_types (event_type) values ('view')")
         for row in range(items):
             cursor.execute(
                 "insert into items (item_id, title, categories, attributes, created_at)"
@@ -52,9 +53,9 @@ def fill(connection: Connection, items: int, histories: list[list[int]]) -> None
             for place, row in enumerate(history):
                 cursor.execute(
                     "insert into interactions"
-                    " (event_id, user_key, item_key, event_type, value, occurred_at)"
-                    " select %s, user_key, item_key, 'view', null, to_timestamp(%s)"
-                    " from users, items where user_id = %s and item_id = %s",
+                    " (event_id, user_key, item_key, event_type_key, value, occurred_at)"
+                    " select %s, user_key, item_key, event_type_key, null, to_timestamp(%s)"
+                    " from users, items, event_types where user_id = %s and item_id = %s",
                     (f"{user}-{place}", START + 60 * place, f"u{user}", f"i{row}"),
                 )
     connection.commit()

@@ -80,4 +80,5 @@ def forget_load(connection: psycopg.Connection[Any]) -> None:
     """Remove what load tests wrote, so that nothing learns from it."""
     with connection.transaction():
         connection.execute("delete from interactions where event_id like 'loadtest-%'")
+        connection.execute("delete from event_ids where event_id like 'loadtest-%'")
         connection.execute("delete from answers where scenario = 'loadtest'")
