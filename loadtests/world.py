@@ -111,7 +111,10 @@ def _keys(world: World) -> NDArray[np.int32]:
 def _drawn(
     rng: np.random.Generator, cumulated: NDArray[np.float64], size: int
 ) -> NDArray[np.int64]:
-    return np.searchsorted(cumulated, rng.random(size) * cumulated[-1], side="right")
+    drawn: NDArray[np.int64] = np.searchsorted(
+        cumulated, rng.random(size) * cumulated[-1], side="right"
+    )
+    return drawn
 
 
 def fill_catalogue(connection: psycopg.Connection[Any], world: World) -> None:

@@ -14,7 +14,7 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from features.errors import ShortlistError
-from serve.cli import data, demo, load, model, service
+from serve.cli import bench, data, demo, load, model, service
 from serve.cli.console import ERR
 
 _debug = False
@@ -48,7 +48,7 @@ app.command()(model.evaluate)
 app.command()(service.serve)
 app.command()(service.recommend)
 app.command()(load.loadtest)
-app.add_typer(load.bench, name="bench")
+app.add_typer(bench.bench, name="bench")
 app.command()(demo.demo)
 
 

@@ -1,4 +1,4 @@
-"""Commands that measure a running service: the load test and the comparison of topologies."""
+"""The load test of a running service."""
 
 from __future__ import annotations
 
@@ -14,13 +14,7 @@ from serve.cli import context
 from serve.cli.console import ERR, OUT, emit, progress, table
 from serve.cli.data import Json
 
-bench = typer.Typer(help="Measure what the service costs beside its computation.")
 SAMPLE = 2000
-
-
-@bench.callback()
-def bench_group() -> None:
-    """Keep `serve` a subcommand although it is the only one."""
 
 
 def loadtest(
@@ -104,42 +98,3 @@ def show(found: dict[str, Any], users: int) -> None:
         ERR.print(f"[red]{times:,} x {escape(error)}[/]")
     for broken in found["broken_thresholds"]:
         ERR.print(f"[bold red]failed:[/] {escape(broken)}")
-
-
-@bench.command("serve", epilog="Example: shortlist bench serve --json")
-def bench_serve(
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds that take turns.")] = 3,
-    requests: Annotated[int, typer.Option(min=50, help="Requests in each measurement.")] = 1000,
-    as_json: Json = False,
-) -> None:
-    """Compare the stages in process with `colocated` and `split` over HTTP, in one run."""
-    from loadtests import bench as job
-    from serve.cli.people import forget_load, sample_users
-
-    settings = context.settings()
-    with context.connected(settings) as connection:
-        people = [name for name, _ in sample_users(connection, job.PEOPLE)]
-        connection.rollback()
-        if not people:
-            raise InputError("the database has no user with interactions; run 'shortlist load'")
-        try:
-            with progress() as report:
-                found = job.run(settings, people, rounds, requests, report)
-        finally:
-            forget_load(connection)
-    if as_json:
-        emit(found)
-        return
-    columns = ("clients", "p50 ms", "p99 ms", "requests/s", "client CPU ms")
-    rows = table("Same release, same requests, one run", "", *columns, right=columns)
-    rows.add_row("in process", "1", f"{found['raw_ms']:.2f}", "", f"{found['raw_qps']:.0f}", "")
-    for name, by_clients in found["servers"].items():
-        for clients, row in by_clients.items():
-            rows.add_row(
-                *(name, clients, f"{row['p50_ms']:.2f}", f"{row['p99_ms']:.2f}"),
-                *(f"{row['qps']:.0f}", f"{row['client_cpu_ms']:.3f}"),
-            )
-            name = ""
-    OUT.print(rows)
-    for name, ratio in found["ratios"].items():
-        OUT.print(f"  {name} {ratio:.2f}")

@@ -1,0 +1,421 @@
+"""What SQL features cost beside the bare statements of PostgreSQL, in one run on one server.
+
+Four ratios, each of two things that take turns on the same tables: loading a file and a bare
+binary COPY of the same rows; a refresh after new events and a full rebuild, twice, the second
+time on twice the history; values as of a moment and a bare COPY of the same select; the state of
+a user and a bare prepared select of the same rows. The events are synthetic
+(:mod:`loadtests.world`), in a database of its own that is dropped at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import psycopg
+from numpy.typing import NDArray
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from features import asof, schema
+from features.database import DatabaseConfig, connect, open_pool
+from features.refresh import refresh
+from features.store import FeatureStore
+from loadtests.bench import machine
+from loadtests.world import COLUMNS, MICROS_A_DAY, World, copy_events, fill_catalogue
+
+HISTORY_DAYS = 365
+BETWEEN_HOURS = 4
+"""Hours from one refresh to the next: windows lose about as many events as they gain."""
+REFRESHES = 3
+SLICE = 1_000_000
+STATES = 2_000
+HISTORY_LIMIT = 200
+
+Report = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much is measured.
+
+    Attributes
+    ----------
+    load_rows : int
+        Rows of the file that is loaded.
+    events : int
+        Events of the history; it is doubled once.
+    new_events : int
+        Events between two refreshes.
+    asof_rows : int
+        About how many as-of values of users and of items are read.
+    world : World
+        Users and items.
+    rounds : int
+        Rounds of loading.
+    """
+
+    load_rows: int = 5_000_000
+    events: int = 20_000_000
+    new_events: int = 10_000
+    asof_rows: int = 200_000
+    world: World = field(default_factory=World)
+    rounds: int = 2
+
+
+@contextmanager
+def own_database(url: str) -> Iterator[str]:
+    """Make a database beside the one of `url`, with the schema; drop it at the end."""
+    name = f"shortlist_bench_{uuid.uuid4().hex[:8]}"
+    with connect(url) as admin:
+        admin.autocommit = True
+        admin.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+        try:
+            own = make_conninfo(url, dbname=name)
+            with connect(own) as connection:
+                schema.apply(connection)
+            yield own
+        finally:
+            drop = sql.SQL("drop database {} with (force)").format(sql.Identifier(name))
+            admin.execute(drop)
+
+
+def write_csv(world: World, rows: int, path: Path) -> None:
+    """Write a file of events in the layout ``csv``, times in whole seconds."""
+    import pyarrow
+    from pyarrow import csv
+
+    now = int(time.time() * 1e6)
+    events = world.events(rows, now - HISTORY_DAYS * MICROS_A_DAY, now, 0)
+    table = pyarrow.table(
+        {
+            "user_id": np.char.add("u", events["user_key"].astype(str)),
+            "item_id": np.char.add("i", events["item_key"].astype(str)),
+            "occurred_at": events["moment"] // 1_000_000,
+            "value": events["value"],
+        }
+    )
+    csv.write_csv(table, path)
+
+
+# In a process of its own, so that its peak memory is that of the load.
+_LOAD = """
+import json, resource, sys, time
+from features.database import connect
+from features.ingest.load import load
+
+with connect(sys.argv[1]) as connection:
+    started = time.perf_counter()
+    report = load(connection, sys.argv[2])
+    seconds = time.perf_counter() - started
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+print(json.dumps({"rows": report.interactions, "seconds": seconds, "peak_mib": peak}))
+"""
+
+
+def _load_in_a_process(url: str, path: Path) -> dict[str, float]:
+    done = subprocess.run(
+        [sys.executable, "-c", _LOAD, url, str(path)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"the load failed: {done.stderr.strip()[-2000:]}")
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _copy_out(connection: psycopg.Connection[Any], path: Path) -> None:
+    columns = ", ".join(COLUMNS)
+    query = f"select {columns} from shortlist.interactions order by interaction_id"  # noqa: S608 - names of this module
+    statement = sql.SQL("copy ({}) to stdout (format binary)").format(sql.SQL(query))
+    with path.open("wb") as file, connection.cursor() as cursor, cursor.copy(statement) as copy:
+        for block in copy:
+            file.write(block)
+    connection.commit()
+
+
+def _copy_in(connection: psycopg.Connection[Any], path: Path) -> float:
+    """Return the seconds of a bare binary COPY of the file into interactions."""
+    statement = sql.SQL("copy shortlist.interactions ({}) from stdin (format binary)").format(
+        sql.SQL(", ").join(map(sql.Identifier, COLUMNS))
+    )
+    started = time.perf_counter()
+    with (
+        connection.transaction(),
+        connection.cursor() as cursor,
+        path.open("rb") as file,
+        cursor.copy(statement) as copy,
+    ):
+        while block := file.read(1 << 20):
+            copy.write(block)
+    return time.perf_counter() - started
+
+
+def measure_load(url: str, scale: Scale, report: Report) -> dict[str, Any]:
+    """Load a file and copy the same rows bare into the same table, in turns."""
+    rounds = []
+    with tempfile.TemporaryDirectory() as folder, connect(url) as connection:
+        path, rows = Path(folder) / "interactions.csv", Path(folder) / "rows"
+        write_csv(scale.world, scale.load_rows, path)
+        for number in range(scale.rounds):
+            report("load", number, scale.rounds)
+            connection.execute(
+                "truncate shortlist.interactions, shortlist.event_ids, shortlist.loads,"
+                " shortlist.users, shortlist.items, shortlist.event_types restart identity"
+            )
+            connection.commit()
+            loaded = _load_in_a_process(url, path)
+            _copy_out(connection, rows)
+            connection.execute("truncate shortlist.interactions")
+            connection.commit()
+            bare = _copy_in(connection, rows)
+            rounds.append({**loaded, "copy_seconds": bare})
+        file_mib = path.stat().st_size / 2**20
+        connection.execute(
+            "truncate shortlist.interactions, shortlist.loads, shortlist.users, shortlist.items,"
+            " shortlist.event_types restart identity"
+        )
+        connection.commit()
+    count = rounds[0]["rows"]
+    return {
+        "load_over_copy": statistics.median(row["copy_seconds"] / row["seconds"] for row in rounds),
+        "load_rows": count,
+        "load_file_mib": file_mib,
+        "load_rows_per_s": statistics.median(count / row["seconds"] for row in rounds),
+        "copy_rows_per_s": statistics.median(count / row["copy_seconds"] for row in rounds),
+        "load_peak_mib": max(row["peak_mib"] for row in rounds),
+    }
+
+
+def fill(
+    connection: psycopg.Connection[Any], world: World, count: int, end: int, part: int,
+    report: Report,
+) -> None:  # fmt: skip
+    """Append `count` events of the year before `end` in slices of time."""
+    slices = max(1, count // SLICE)
+    start = end - HISTORY_DAYS * MICROS_A_DAY
+    for number in range(slices):
+        report("events", number, slices)
+        low = start + (end - start) * number // slices
+        high = start + (end - start) * (number + 1) // slices
+        copy_events(connection, world.events(count // slices, low, high, part + number))
+
+
+def _moment(micros: int) -> datetime:
+    return datetime.fromtimestamp(micros / 1e6, UTC)
+
+
+def measure_refreshes(
+    connection: psycopg.Connection[Any], scale: Scale, end: int, part: int, report: Report
+) -> dict[str, float]:
+    """Rebuild as of some hours ago, then add and refresh what came in each step since."""
+    step = BETWEEN_HOURS * MICROS_A_DAY // 24
+    since = end - REFRESHES * step
+    report("full rebuild", 0, 1)
+    started = time.perf_counter()
+    refresh(connection, full=True, as_of=_moment(since))
+    full = time.perf_counter() - started
+    took = []
+    for number in range(REFRESHES):
+        report("refresh", number, REFRESHES)
+        low = since + number * step
+        copy_events(
+            connection, scale.world.events(scale.new_events, low, low + step, part + number)
+        )
+        started = time.perf_counter()
+        refresh(connection, as_of=_moment(low + step))
+        took.append(time.perf_counter() - started)
+    return {"full": full, "refresh": statistics.median(took)}
+
+
+def sizes(connection: psycopg.Connection[Any]) -> dict[str, dict[str, int]]:
+    """Return rows and bytes of each table, its partitions added up, and of its indexes."""
+    connection.execute("analyze")
+    rows = connection.execute(
+        """
+        select
+            coalesce(parent.relname, part.relname),
+            sum(part.reltuples)::bigint,
+            sum(pg_table_size(part.oid))::bigint,
+            sum(pg_indexes_size(part.oid))::bigint
+        from pg_class as part
+        inner join pg_namespace on part.relnamespace = pg_namespace.oid
+        left join pg_inherits on part.oid = pg_inherits.inhrelid
+        left join pg_class as parent on pg_inherits.inhparent = parent.oid
+        where pg_namespace.nspname = 'shortlist' and part.relkind = 'r'
+        group by 1
+        having sum(part.reltuples) > 0
+        order by 3 desc
+        """
+    ).fetchall()
+    connection.commit()
+    return {
+        str(name): {"rows": int(count), "table_bytes": int(table), "index_bytes": int(indexes)}
+        for name, count, table, indexes in rows
+    }
+
+
+def measure_as_of(
+    connection: psycopg.Connection[Any], scale: Scale, report: Report
+) -> dict[str, float]:
+    """Read users and items as of their events, and copy the same select bare, in turns."""
+    report("as of", 0, 1)
+    rows = connection.execute(
+        "select user_key, item_key, micros(occurred_at) from interactions where user_key in"
+        " (select user_key from users order by hashtextextended(user_id, 7) limit %s)",
+        (max(1, scale.asof_rows * scale.world.users // scale.events),),
+    ).fetchall()
+    connection.commit()
+    users, items, moments = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+    found = {"asof_rows": float(len(rows))}
+    groups: tuple[tuple[Literal["user", "item"], NDArray[np.int64]], ...] = (
+        ("user", users),
+        ("item", items),
+    )
+    for group, keys in groups:
+        taken, bare = [], []
+        for number in range(2):
+            report(f"{group}s as of", number, 2)
+            started = time.perf_counter()
+            if group == "user":
+                asof.user_features_as_of(connection, keys, moments / 1e6)
+            else:
+                asof.item_features_as_of(connection, keys, moments / 1e6)
+            taken.append(time.perf_counter() - started)
+            bare.append(_bare_as_of(connection, group, keys, moments))
+        found[f"asof_{group}_rows_per_s"] = len(rows) / statistics.median(taken)
+        found[f"asof_{group}_over_copy"] = statistics.median(
+            b / t for t, b in zip(taken, bare, strict=True)
+        )
+    return found
+
+
+def _bare_as_of(
+    connection: psycopg.Connection[Any],
+    group: Literal["user", "item"],
+    keys: NDArray[np.int64],
+    moments: NDArray[np.int64],
+) -> float:
+    """Return the seconds of a bare text COPY of the same select, its rows thrown away."""
+    order = np.argsort(keys, kind="stable")
+    started = time.perf_counter()
+    with asof.staged(connection, group, keys[order], moments[order]) as select:
+        statement = sql.SQL("copy ({}) to stdout").format(sql.SQL(select))
+        with connection.cursor() as cursor, cursor.copy(statement) as copy:
+            for _ in copy:
+                pass
+    return time.perf_counter() - started
+
+
+# The rows behind a state, as anybody would select them.
+_BARE_STATE = """
+select history.item_key, history.value, history.occurred_at, totals.events, totals.value_sum
+from shortlist.users
+left join shortlist.user_totals as totals on users.user_key = totals.user_key
+cross join lateral (
+    select interactions.item_key, interactions.value, interactions.occurred_at
+    from shortlist.interactions
+    where interactions.user_key = users.user_key and interactions.occurred_at < %s
+    order by interactions.occurred_at desc, interactions.interaction_id desc
+    limit %s
+) as history
+where users.user_id = %s
+"""
+
+
+async def measure_states(url: str, scale: Scale) -> dict[str, float]:
+    """Read states one at a time, each beside a bare select of its rows."""
+    rng = np.random.default_rng(scale.world.seed)
+    people = [f"u{key}" for key in rng.integers(1, scale.world.users + 1, STATES)]
+    taken, bare = [], []
+    pool = open_pool(url, DatabaseConfig(pool_max_size=1))
+    async with pool:
+        store = FeatureStore(pool, HISTORY_LIMIT)
+        for warm in (True, False):
+            for user_id in people[:200] if warm else people:
+                started = time.perf_counter()
+                await store.user_states([user_id])
+                between = time.perf_counter()
+                async with pool.connection() as connection:
+                    cursor = connection.cursor(binary=True)
+                    await cursor.execute(_BARE_STATE, (datetime.now(UTC), HISTORY_LIMIT, user_id))
+                    await cursor.fetchall()
+                if not warm:
+                    bare.append(time.perf_counter() - between)
+                    taken.append(between - started)
+    return {
+        "user_state_over_select": statistics.median(taken) / statistics.median(bare),
+        "user_state_p50_ms": statistics.median(taken) * 1e3,
+        "select_p50_ms": statistics.median(bare) * 1e3,
+    }
+
+
+def run(url: str, scale: Scale, report: Report) -> dict[str, Any]:
+    """Measure everything and return it; takes about half an hour at the default scale.
+
+    Parameters
+    ----------
+    url : str
+        A server on which the user may create databases.
+    scale : Scale
+        How much.
+    report : callable
+        ``report(step, done, total)``.
+
+    Returns
+    -------
+    dict
+        ``load_over_copy, refresh_fraction, refresh_fraction_double_history, asof_rows_per_s,
+        asof_over_copy, user_state_over_select``, what they were made of, ``sizes`` in rows and
+        bytes, ``seconds`` and the machine.
+    """
+    began = time.perf_counter()
+    with own_database(url) as own:
+        loaded = measure_load(own, scale, report)
+        end = int(time.time() * 1e6)
+        with connect(own) as connection:
+            connection.execute("set search_path = shortlist")
+            connection.commit()
+            fill_catalogue(connection, scale.world)
+            fill(connection, scale.world, scale.events, end - MICROS_A_DAY, 0, report)
+            once = measure_refreshes(connection, scale, end - MICROS_A_DAY // 2, 1 << 10, report)
+            size_once = sizes(connection)
+            as_of = measure_as_of(connection, scale, report)
+            states = asyncio.run(measure_states(own, scale))
+            fill(connection, scale.world, scale.events, end - MICROS_A_DAY, 1 << 11, report)
+            twice = measure_refreshes(connection, scale, end, 1 << 12, report)
+            size_twice = sizes(connection)
+    return {
+        "load_over_copy": loaded.pop("load_over_copy"),
+        "refresh_fraction": once["refresh"] / once["full"],
+        "refresh_fraction_double_history": twice["refresh"] / twice["full"],
+        "refresh_growth_double_history": twice["refresh"] / once["refresh"],
+        "asof_rows_per_s": min(as_of["asof_user_rows_per_s"], as_of["asof_item_rows_per_s"]),
+        "asof_over_copy": min(as_of["asof_user_over_copy"], as_of["asof_item_over_copy"]),
+        **states,
+        **loaded,
+        **as_of,
+        "seconds": {
+            "full_rebuild": once["full"],
+            "refresh": once["refresh"],
+            "full_rebuild_double_history": twice["full"],
+            "refresh_double_history": twice["refresh"],
+            "total": time.perf_counter() - began,
+        },
+        "events": scale.events,
+        "new_events": scale.new_events,
+        "sizes": {"once": size_once, "double_history": size_twice},
+        "machine": machine(),
+    }
