@@ -44,7 +44,7 @@ STEPS: dict[str, tuple[str, ...]] = {
     "item_totals": ("refresh_item_totals",),
     "user_category_totals": ("refresh_user_category_totals",),
     "user_totals": ("refresh_user_totals",),
-    "corrections": ("refresh_corrections",),
+    "corrections": ("refresh_find_stale", "recount_stale"),
 }
 """SQL functions of each step of a refresh, in order."""
 

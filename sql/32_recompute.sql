@@ -424,14 +424,13 @@ begin
 end
 $$;
 
-drop function if exists refresh_corrections() cascade;
+drop function if exists recount_stale() cascade;
 
 -- A change of the windows counts those of every item; most refreshes find nothing to do here.
-create function refresh_corrections() returns void
+create function recount_stale() returns void
 language plpgsql
 as $$
 begin
-    perform refresh_find_stale();
     if exists (select from stale_item_days) then
         perform recount_item_days();
     end if;
