@@ -121,7 +121,7 @@ create table user_totals (
     category_sums bytea
 ) with (fillfactor = 80);
 
--- Raw events that were changed or deleted after they were counted, as they were: the next
+-- Raw events that were changed or deleted after they were counted, as they were: the
 -- refresh takes them out of the sums. Erasure and retention leave none behind.
 create table interaction_corrections (
     correction_id bigint generated always as identity primary key,
@@ -135,6 +135,15 @@ create table interaction_corrections (
 create table category_corrections (
     correction_id bigint generated always as identity primary key,
     item_key integer not null
+);
+
+-- Answers that were deleted after their impressions were counted.
+create table answer_corrections (
+    correction_id bigint generated always as identity primary key,
+    answer_id bigint not null,
+    served_at timestamptz not null,
+    user_id text not null,
+    item_keys integer[] not null
 );
 
 -- One row for each sampled request: the features that its candidates were ranked with.

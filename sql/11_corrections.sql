@@ -1,6 +1,6 @@
--- Purpose: events that are changed or deleted, and items whose categories are, are remembered for
--- the next refresh, which counts anew what they touch.
--- Grain: one row for each changed event as it was, and one as it is; one row for each item.
+-- Purpose: events that are changed or deleted, answers that are deleted, and items whose
+-- categories change are remembered for the next refresh, which counts anew what they touch.
+-- Grain: one row for each changed event as it was, and one as it is; one for each answer or item.
 --
 -- The first row of an event is how it was counted. A statement on a single partition fires
 -- nothing: that is how old events leave while their sums stay (features/retention.py).
@@ -42,6 +42,21 @@ create or replace trigger interactions_remember_deleted
 after delete on interactions
 referencing old table as old_rows
 for each statement execute function interactions_remember_old();
+
+create or replace function answers_remember_old() returns trigger
+language plpgsql
+as $$
+begin
+    insert into shortlist.answer_corrections (answer_id, served_at, user_id, item_keys)
+    select answer_id, served_at, user_id, item_keys from old_rows;
+    return null;
+end
+$$;
+
+create or replace trigger answers_remember_deleted
+after delete on answers
+referencing old table as old_rows
+for each statement execute function answers_remember_old();
 
 create or replace function items_remember_categories() returns trigger
 language plpgsql

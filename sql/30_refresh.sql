@@ -66,7 +66,13 @@ begin
     with taken as (delete from category_corrections returning item_key)
     select distinct item_key from taken;
 
-    analyze new_events, new_answers, corrected, recategorised;
+    create temp table withdrawn on commit drop as
+    with taken as (delete from answer_corrections returning *)
+    select served_at, user_id, item_keys
+    from taken
+    where answer_id <= run.old_answer_watermark and served_at < run.old_as_of;
+
+    analyze new_events, new_answers, corrected, recategorised, withdrawn;
 end
 $$;
 

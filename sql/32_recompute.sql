@@ -6,7 +6,7 @@
 
 drop function if exists refresh_find_stale() cascade;
 
--- What corrections and changed categories touch.
+-- What corrections, withdrawn answers and changed categories touch.
 create function refresh_find_stale() returns void
 language plpgsql
 as $$
@@ -14,10 +14,33 @@ declare
     run record;
 begin
     select * into run from refresh_run;
+    create temp table withdrawn_impressions on commit drop as
+    select
+        shown.item_key, (served_at at time zone 'utc')::date as event_day,
+        count(*)::integer as impressions
+    from withdrawn
+    cross join lateral unnest(item_keys) as shown (item_key)
+    group by 1, 2;
+
     create temp table stale_item_days on commit drop as
-    select distinct item_key, event_day
+    select item_key, event_day
     from corrected
-    where occurred_at >= run.raw_from;
+    where occurred_at >= run.raw_from
+    union
+    select item_key, event_day
+    from withdrawn_impressions
+    where event_day >= run.raw_day
+    union
+    select events.item_key, (events.occurred_at at time zone 'utc')::date
+    from withdrawn
+    inner join users using (user_id)
+    inner join interactions as events
+        on
+            events.user_key = users.user_key
+            and events.occurred_at >= withdrawn.served_at
+            and events.occurred_at <= withdrawn.served_at + interval '24 hours'
+            and events.item_key = any(withdrawn.item_keys)
+    where events.occurred_at >= run.raw_from;
 
     create temp table stale_user_days on commit drop as
     select user_key, event_day
@@ -33,12 +56,37 @@ begin
         and events.occurred_at >= run.raw_from;
 
     create temp table stale_items on commit drop as
-    select distinct item_key from corrected;
+    select item_key from corrected
+    union
+    select item_key from stale_item_days
+    union
+    select item_key from withdrawn_impressions;
     create temp table stale_users on commit drop as
     select user_key from corrected
     union
     select user_key from stale_user_days;
-    analyze stale_item_days, stale_user_days, stale_items, stale_users;
+    analyze withdrawn_impressions, stale_item_days, stale_user_days, stale_items, stale_users;
+end
+$$;
+
+drop function if exists recount_impressions() cascade;
+
+create function recount_impressions() returns void
+language plpgsql
+as $$
+begin
+    update item_daily
+    set impressions = item_daily.impressions - gone.impressions
+    from withdrawn_impressions as gone
+    where item_daily.item_key = gone.item_key and item_daily.event_day = gone.event_day;
+    update click_daily
+    set impressions = click_daily.impressions - gone.impressions
+    from (
+        select event_day, sum(impressions) as impressions
+        from withdrawn_impressions
+        group by event_day
+    ) as gone
+    where click_daily.event_day = gone.event_day;
 end
 $$;
 
@@ -431,6 +479,9 @@ create function recount_stale() returns void
 language plpgsql
 as $$
 begin
+    if exists (select from withdrawn_impressions) then
+        perform recount_impressions();
+    end if;
     if exists (select from stale_item_days) then
         perform recount_item_days();
     end if;

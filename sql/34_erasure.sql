@@ -31,29 +31,6 @@ begin
     on conflict (user_hash) do update set erased_at = excluded.erased_at;
     delete from erasures where erased_at < now() - interval '30 days';
 
-    create temp table erased_impressions on commit drop as
-    select
-        shown.item_key, (answers.served_at at time zone 'utc')::date as event_day,
-        count(*)::integer as impressions
-    from answers
-    cross join lateral unnest(answers.item_keys) as shown (item_key)
-    where
-        answers.user_id = erased_id
-        and answers.answer_id <= point.answer_watermark
-        and answers.served_at < point.as_of
-    group by 1, 2;
-
-    update item_daily
-    set impressions = item_daily.impressions - gone.impressions
-    from erased_impressions as gone
-    where item_daily.item_key = gone.item_key and item_daily.event_day = gone.event_day;
-    update click_daily
-    set impressions = click_daily.impressions - gone.impressions
-    from (
-        select event_day, sum(impressions) as impressions from erased_impressions group by 1
-    ) as gone
-    where click_daily.event_day = gone.event_day;
-
     return query
     with gone as (delete from answers where user_id = erased_id returning 1)
     select 'answers', count(*) from gone;
@@ -88,33 +65,12 @@ begin
     with gone as (delete from users where user_key = erased_key returning 1)
     select 'users', count(*) from gone;
 
-    -- The deleted events are corrections now: what they were counted in is counted anew, up to
+    -- What was deleted waits as corrections now: what it was counted in is counted anew, up to
     -- the moment of the last refresh.
     perform refresh_begin(
         point.watermark, point.answer_watermark, point.as_of, point.window_days, false
     );
     perform refresh_find_stale();
-    insert into stale_items
-    select erased_impressions.item_key from erased_impressions
-    except
-    select stale_items.item_key from stale_items;
     perform recount_stale();
-    delete from item_daily
-    using erased_impressions as gone
-    where
-        item_daily.item_key = gone.item_key
-        and item_daily.event_day = gone.event_day
-        and item_daily.events = 0
-        and item_daily.impressions = 0;
-    delete from click_daily
-    where
-        event_day in (select erased_impressions.event_day from erased_impressions)
-        and impressions = 0
-        and clicks = 0;
-    delete from item_totals
-    using erased_impressions as gone
-    where
-        item_totals.item_key = gone.item_key
-        and not exists (select from item_daily where item_daily.item_key = gone.item_key);
 end
 $$;
