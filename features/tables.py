@@ -30,12 +30,36 @@ from sqlalchemy.dialects.postgresql import (
     REAL,
     TIMESTAMP,
 )
+from sqlalchemy.dialects.postgresql.base import ischema_names
 from sqlalchemy.engine.interfaces import ReflectedColumn
 from sqlalchemy.engine.reflection import ObjectKind
+from sqlalchemy.types import UserDefinedType
 
 from features.database import connect
 from features.errors import SchemaError
 from features.spec import names
+
+
+class TransactionId(UserDefinedType[str]):
+    """``xid8``: which transaction wrote a row."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: object) -> str:
+        return "XID8"
+
+
+class Snapshot(UserDefinedType[str]):
+    """``pg_snapshot``: which transactions a reader saw."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: object) -> str:
+        return "PG_SNAPSHOT"
+
+
+# SQLAlchemy does not know them when it looks at a database.
+ischema_names.update(xid8=TransactionId, pg_snapshot=Snapshot)
 
 metadata = MetaData(schema="shortlist")
 _MOMENT = TIMESTAMP(timezone=True)
@@ -60,30 +84,43 @@ items = Table(
     Column("updated_at", _MOMENT, nullable=False),
     Column("change_id", BigInteger, nullable=False),
 )
+event_types = Table(
+    "event_types",
+    metadata,
+    Column("event_type_key", SmallInteger, primary_key=True),
+    Column("event_type", Text, nullable=False),
+)
 interactions = Table(
     "interactions",
     metadata,
-    Column("interaction_id", BigInteger, primary_key=True),
+    Column("interaction_id", BigInteger, nullable=False),
     Column("user_key", BigInteger, nullable=False),
     Column("occurred_at", _MOMENT, nullable=False),
-    Column("received_at", _MOMENT, nullable=False),
+    Column("transaction_id", TransactionId, nullable=False),
     Column("item_key", Integer, nullable=False),
     Column("value", REAL),
-    Column("event_type", Text, nullable=False),
+    Column("event_type_key", SmallInteger, nullable=False),
     Column("event_id", Text),
 )
-impressions = Table(
-    "impressions",
+event_ids = Table(
+    "event_ids",
     metadata,
+    Column("event_id", Text, primary_key=True),
+    Column("received_on", Date, nullable=False),
+)
+answers = Table(
+    "answers",
+    metadata,
+    Column("answer_id", BigInteger, nullable=False),
+    Column("served_at", _MOMENT, primary_key=True),
+    Column("transaction_id", TransactionId, nullable=False),
     Column("rec_id", Uuid, primary_key=True),
-    Column("position", SmallInteger, primary_key=True),
-    Column("item_key", Integer, nullable=False),
-    Column("served_at", _MOMENT, nullable=False),
-    Column("score", REAL),
     Column("user_id", Text, nullable=False),
     Column("release", Text, nullable=False),
     Column("scenario", Text),
-    Column("source", Text),
+    Column("item_keys", ARRAY(Integer), nullable=False),
+    Column("scores", ARRAY(REAL), nullable=False),
+    Column("sources", ARRAY(Text), nullable=False),
 )
 refresh_point = Table(
     "refresh_point",
@@ -91,6 +128,10 @@ refresh_point = Table(
     Column("only_row", Boolean, primary_key=True),
     Column("watermark", BigInteger, nullable=False),
     Column("as_of", _MOMENT, nullable=False),
+    Column("answer_watermark", BigInteger, nullable=False),
+    Column("snapshot", Snapshot),
+    Column("window_days", ARRAY(SmallInteger), nullable=False),
+    Column("raw_since", Date),
 )
 feature_refreshes = Table(
     "feature_refreshes",
@@ -104,58 +145,191 @@ feature_refreshes = Table(
 )
 
 
+def _counts() -> tuple[Column[object], ...]:
+    """Return how many events there were, how many had a value, and the sums of the values."""
+    return (
+        Column("events", Integer, nullable=False),
+        Column("valued", Integer, nullable=False),
+        Column("value_sum", DOUBLE_PRECISION, nullable=False),
+        Column("value_square_sum", DOUBLE_PRECISION, nullable=False),
+    )
+
+
+item_daily = Table(
+    "item_daily",
+    metadata,
+    Column("item_key", Integer, primary_key=True),
+    Column("event_day", Date, primary_key=True),
+    *_counts(),
+    Column("impressions", Integer, nullable=False),
+    Column("clicks", Integer, nullable=False),
+    Column("last_at", _MOMENT),
+)
+click_daily = Table(
+    "click_daily",
+    metadata,
+    Column("event_day", Date, primary_key=True),
+    Column("impressions", BigInteger, nullable=False),
+    Column("clicks", BigInteger, nullable=False),
+)
+user_daily = Table(
+    "user_daily",
+    metadata,
+    Column("user_key", BigInteger, primary_key=True),
+    Column("event_day", Date, primary_key=True),
+    *_counts(),
+    Column("first_at", _MOMENT, nullable=False),
+    Column("last_at", _MOMENT, nullable=False),
+)
+user_category_daily = Table(
+    "user_category_daily",
+    metadata,
+    Column("user_key", BigInteger, primary_key=True),
+    Column("event_day", Date, primary_key=True),
+    Column("category", Text, primary_key=True),
+    Column("events", Integer, nullable=False),
+    Column("value_sum", DOUBLE_PRECISION, nullable=False),
+)
+covisit_daily = Table(
+    "covisit_daily",
+    metadata,
+    Column("item_key", Integer, primary_key=True),
+    Column("other_key", Integer, primary_key=True),
+    Column("event_day", Date, primary_key=True),
+    Column("pairs", Integer, nullable=False),
+)
+item_totals = Table(
+    "item_totals",
+    metadata,
+    Column("item_key", Integer, primary_key=True),
+    *_counts(),
+    Column("impressions", Integer, nullable=False),
+    Column("clicks", Integer, nullable=False),
+    Column("last_at", _MOMENT),
+    Column("window_events", ARRAY(Integer), nullable=False),
+)
+user_category_totals = Table(
+    "user_category_totals",
+    metadata,
+    Column("user_key", BigInteger, primary_key=True),
+    Column("category", Text, primary_key=True),
+    Column("events", Integer, nullable=False),
+    Column("value_sum", DOUBLE_PRECISION, nullable=False),
+)
+user_totals = Table(
+    "user_totals",
+    metadata,
+    Column("user_key", BigInteger, primary_key=True),
+    *_counts(),
+    Column("first_at", _MOMENT, nullable=False),
+    Column("last_at", _MOMENT, nullable=False),
+    Column("active_days", Integer, nullable=False),
+    Column("seen_compacted", Integer, nullable=False),
+    Column("seen_items", BYTEA, nullable=False),
+    Column("category_names", ARRAY(Text)),
+    Column("category_sums", BYTEA),
+)
+
+
+def _corrections(name: str, *columns: Column[object]) -> Table:
+    return Table(name, metadata, Column("correction_id", BigInteger, primary_key=True), *columns)
+
+
+interaction_corrections = _corrections(
+    "interaction_corrections",
+    Column("interaction_id", BigInteger, nullable=False),
+    Column("user_key", BigInteger, nullable=False),
+    Column("item_key", Integer, nullable=False),
+    Column("occurred_at", _MOMENT, nullable=False),
+)
+answer_corrections = _corrections(
+    "answer_corrections",
+    Column("answer_id", BigInteger, nullable=False),
+    Column("served_at", _MOMENT, nullable=False),
+    Column("user_id", Text, nullable=False),
+    Column("item_keys", ARRAY(Integer), nullable=False),
+)
+category_corrections = _corrections(
+    "category_corrections",
+    Column("item_key", Integer, nullable=False),
+)
+served_features = Table(
+    "served_features",
+    metadata,
+    Column("served_at", _MOMENT, primary_key=True),
+    Column("rec_id", Uuid, primary_key=True),
+    Column("user_id", Text, nullable=False),
+    Column("release", Text, nullable=False),
+    Column("spec_hash", Text, nullable=False),
+    Column("user_as_of", _MOMENT, nullable=False),
+    Column("user_snapshot", Snapshot, nullable=False),
+    Column("item_as_of", _MOMENT, nullable=False),
+    Column("item_snapshot", Snapshot),
+    Column("user_features", BYTEA, nullable=False),
+    Column("item_keys", ARRAY(Integer), nullable=False),
+    Column("item_features", BYTEA, nullable=False),
+    Column("cross_features", BYTEA, nullable=False),
+)
+erasures = Table(
+    "erasures",
+    metadata,
+    Column("user_hash", BYTEA, primary_key=True),
+    Column("erased_at", _MOMENT, nullable=False),
+)
+loads = Table(
+    "loads",
+    metadata,
+    Column("load_id", BigInteger, primary_key=True),
+    Column("source", Text, nullable=False),
+    Column("fingerprint", Text, nullable=False),
+    Column("rows_done", BigInteger, nullable=False),
+    Column("interactions", BigInteger, nullable=False),
+    Column("rejected", BigInteger, nullable=False),
+    Column("shifted_days", Integer, nullable=False),
+    Column("started_at", _MOMENT, nullable=False),
+    Column("finished_at", _MOMENT),
+)
+
+
 def _view(name: str, *columns: Column[object]) -> Table:
     return Table(name, metadata, *columns, info={"view": True})
 
 
-def _daily(name: str, key: Column[object]) -> Table:
-    return _view(
-        name,
-        key,
-        Column("event_day", Date),
-        Column("events", BigInteger),
-        Column("valued", BigInteger),
-        Column("value_sum", DOUBLE_PRECISION),
-        Column("value_square_sum", DOUBLE_PRECISION),
-        Column("first_at", _MOMENT),
-        Column("last_at", _MOMENT),
-    )
-
-
-item_daily = _daily("item_daily", Column("item_key", Integer))
-user_daily = _daily("user_daily", Column("user_key", BigInteger))
-user_category_daily = _view(
-    "user_category_daily",
-    Column("user_key", BigInteger),
-    Column("category", Text),
-    Column("event_day", Date),
-    Column("events", BigInteger),
-    Column("value_sum", DOUBLE_PRECISION),
+impressions = _view(
+    "impressions",
+    Column("rec_id", Uuid),
+    Column("item_key", Integer),
+    Column("served_at", _MOMENT),
+    Column("user_id", Text),
+    Column("release", Text),
+    Column("scenario", Text),
+    Column("position", SmallInteger),
+    Column("score", REAL),
+    Column("source", Text),
 )
 item_features = _view(
     "item_features",
     Column("item_key", Integer),
     *(Column(name, REAL) for name in names("item")),
 )
-user_category_features = _view(
-    "user_category_features",
-    Column("user_key", BigInteger),
-    Column("category", Text),
-    Column("events", BigInteger),
-    Column("value_sum", DOUBLE_PRECISION),
+item_covisits = _view(
+    "item_covisits",
+    Column("item_key", Integer),
+    Column("other_key", Integer),
+    Column("pairs", Integer),
+    Column("rank", Integer),
 )
 user_features = _view(
     "user_features",
     Column("user_key", BigInteger),
-    Column("events", BigInteger),
-    Column("valued", BigInteger),
-    Column("value_sum", DOUBLE_PRECISION),
-    Column("value_square_sum", DOUBLE_PRECISION),
-    Column("first_at", _MOMENT),
-    Column("last_at", _MOMENT),
-    Column("seen_items", BYTEA),
-    Column("category_names", ARRAY(Text)),
-    Column("category_sums", BYTEA),
+    Column("user_id", Text),
+    Column("user_events", REAL),
+    Column("user_value_mean", REAL),
+    Column("user_value_std", REAL),
+    Column("user_active_days", REAL),
+    Column("user_session_gap_days", REAL),
+    Column("user_tenure_days", REAL),
+    Column("user_recency_days", REAL),
 )
 
 
