@@ -10,7 +10,7 @@ import pytest
 from psycopg import sql
 
 from features.database import connect, start_embedded, stop_embedded
-from features.ingest import load
+from features.ingest.load import load
 from features.refresh import refresh
 from features.schema import apply
 

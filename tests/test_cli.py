@@ -168,7 +168,11 @@ def test_the_database_step_by_step(run: Run, home: Path, tmp_path: Path) -> None
     assert json.loads(run("db", "apply", "--json").stdout) == {"applied": []}
     again = run("load", str(tmp_path / "data"))
     assert "0 users, 0 items, 0 interactions" in again.stdout
-    assert "ratings.csv:3 rating" in again.stderr
+    assert "ratings.csv: was loaded whole before" in again.stderr
+    forced = run("load", str(tmp_path / "data"), "--again")
+    assert "0 users, 0 items, 0 interactions" in forced.stdout
+    assert "ratings.csv:3 rating" in forced.stderr
+    assert f"all of them: {home}/rejects/data.csv" in forced.stderr
     refreshed = run("features", "refresh", "--json")
     assert json.loads(refreshed.stdout)["seconds"]["item_features"] >= 0
     checks = run("features", "check", "--json")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from load_files import HEADER, count, reasons, write
 
 from features.errors import InputError, SchemaError
-from features.ingest import load
+from features.ingest.load import load
 
 
 def test_the_sample(connection):

@@ -2,7 +2,7 @@
 
 from load_files import HEADER, count, reasons, write
 
-from features.ingest import load
+from features.ingest.load import load
 from features.refresh import refresh
 
 

@@ -9,45 +9,44 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-_POLL_S = 0.1
 _END_S = 5.0
 
 
 def ahead(values: Iterator[T]) -> Iterator[T]:
-    """Yield `values`, the next of which is made in a thread; an error comes in its turn."""
-    made: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(maxsize=1)
-    stopped = threading.Event()
+    """Yield `values`, the next of which is made in a thread; an error comes in its turn.
 
-    def put(value: T | None, error: BaseException | None = None) -> None:
-        while not stopped.is_set():
-            try:
-                made.put((value, error), timeout=_POLL_S)
-                return
-            except queue.Full:
-                continue
+    No more than two are alive at a time: the one that is used and the one that is made.
+    """
+    made: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue()
+    wanted = threading.Semaphore()
+    stopped = threading.Event()
 
     def work() -> None:
         try:
-            for value in values:
-                put(value)
-                if stopped.is_set():
+            while True:
+                wanted.acquire()
+                value = None if stopped.is_set() else next(values, None)
+                made.put((value, None))
+                if value is None:
                     return
+                del value
         except BaseException as error:
-            put(None, error)
-        else:
-            put(None)
+            made.put((None, error))
 
     thread = threading.Thread(target=work, name="shortlist-load", daemon=True)
     thread.start()
     try:
         while True:
             value, error = made.get()
+            wanted.release()
             if error is not None:
                 raise error
             if value is None:
                 return
             yield value
+            del value
     finally:
         stopped.set()
+        wanted.release()
         # It may wait for standard input, which nobody can stop: then it is left behind.
         thread.join(_END_S)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from features.binary import register
 
-FILTER_BYTES = 64 << 20
+FILTER_BYTES = 32 << 20
 _HASHES = 3
 
 # limit keeps it one look into the index interactions_user_history for each row.
@@ -80,7 +80,13 @@ def _mixed(*columns: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 
 class Filter:
-    """Hashes that may have been added; one that was added is never called new."""
+    """Hashes that may have been added; one that was added is never called new.
+
+    Parameters
+    ----------
+    size : int
+        Bytes, a power of two.
+    """
 
     def __init__(self, size: int = FILTER_BYTES) -> None:
         self._bits = np.zeros(size, np.uint8)
@@ -89,7 +95,7 @@ class Filter:
         step = (hashes >> np.uint64(32)) | np.uint64(1)
         found = []
         for number in range(_HASHES):
-            place = (hashes + np.uint64(number) * step) % np.uint64(8 * len(self._bits))
+            place = (hashes + np.uint64(number) * step) & np.uint64(8 * len(self._bits) - 1)
             bit = np.left_shift(np.uint8(1), (place & np.uint64(7)).astype(np.uint8))
             found.append(((place >> np.uint64(3)).astype(np.int64), bit))
         return found

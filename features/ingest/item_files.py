@@ -129,7 +129,7 @@ def _json_records(
 
 def _table_records(file: ItemFile, reads: Reads) -> Iterator[tuple[int, dict[str, str]]]:
     size = file.path.stat().st_size
-    with file.path.open("rb") as raw, seekable(raw, file.path) as path:
+    with file.path.open("rb") as raw, seekable(raw, file.path) as (path, _):
         try:
             table = pq.ParquetFile(path)
         except (OSError, ValueError) as error:

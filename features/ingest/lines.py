@@ -16,7 +16,7 @@ from features.errors import InputError
 from features.ids import id_problem
 from features.ingest.streams import Damaged, Stream
 
-BLOCK_BYTES = 8 << 20
+BLOCK_BYTES = 4 << 20
 LONGEST_LINE = 64 << 20
 _LONGEST_VALUE = 40
 _UNIT = b"\x1f"

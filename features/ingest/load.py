@@ -21,8 +21,8 @@ from features.ingest import ledger
 from features.ingest.ahead import ahead
 from features.ingest.blocks import LOCK, BlockWriter
 from features.ingest.items import load_items
-from features.ingest.mapping import Wish
-from features.ingest.presets import DataSet, EventFile, Format, Preset, find_files
+from features.ingest.mapping import Format, Preset, Wish
+from features.ingest.presets import DataSet, EventFile, find_files
 from features.ingest.readers import Reader, open_events
 from features.ingest.rejects import Rejects
 from features.ingest.rows import RejectedRow
@@ -95,7 +95,7 @@ def load(
     Parameters
     ----------
     connection : psycopg.Connection
-        Idle connection; each block of about 8 MB is committed.
+        Idle connection; each block of about 4 MB is committed.
     source : Path, "sample" or "-"
         Folder, or a file of events whose folder may hold the items; ``"sample"`` is the
         MovieLens sample of this package, ``"-"`` standard input.

@@ -11,6 +11,10 @@ from typing import Any, Literal, get_args
 from features.errors import InputError
 from features.ids import id_problem
 
+Preset = Literal[
+    "auto", "movielens", "ml-latest-small", "ml-100k", "ml-1m", "ml-25m", "ml-32m", "csv"
+]
+Format = Literal["auto", "csv", "tsv", "dat", "jsonl", "parquet"]
 TimeUnit = Literal["auto", "s", "ms", "us"]
 
 _USUAL: dict[str, tuple[str, ...]] = {

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from features.errors import InputError
 from features.ingest.item_rows import csv_item, movie, movie_100k
 from features.ingest.lines import CSV, Layout
-from features.ingest.mapping import Wish
+from features.ingest.mapping import Format, Preset, Wish
 from features.ingest.rows import ItemRow
 from features.ingest.streams import COMPRESSIONS
 
-Preset = Literal[
-    "auto", "movielens", "ml-latest-small", "ml-100k", "ml-1m", "ml-25m", "ml-32m", "csv"
-]
-Format = Literal["auto", "csv", "tsv", "dat", "jsonl", "parquet"]
 ItemParser = Callable[[int, dict[str, str]], ItemRow]
 
 _SEPARATORS = {"csv": ",", "tsv": "\t", "dat": "::"}

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from typing import IO, Any, Protocol
 
 import msgspec
@@ -56,6 +56,8 @@ class Reader(Protocol):
     mapping: Mapping
     types: dict[str, str]
     """Of the mapped columns, as far as the file says."""
+    compression: str
+    """Empty, ``.gz``, ``.xz`` or ``.zst``."""
 
     def pieces(self, skip: int, now: float) -> Iterator[Piece]:
         """Yield what comes after the first `skip` lines or rows."""
@@ -90,6 +92,7 @@ class TextReader:
     def __init__(self, raw: IO[bytes], file: EventFile) -> None:
         self._file = file.name
         self._stream = Stream(raw)
+        self.compression = self._stream.compression
         self._lines = read_lines(self._stream, self._file)
         self._head = next(self._lines, None)
         if self._head is not None and self._head.error is not None:
@@ -247,7 +250,7 @@ class TableReader:
         self._raw = raw
         self._stack = ExitStack()
         try:
-            path = self._stack.enter_context(seekable(raw, file.path))
+            path, self.compression = self._stack.enter_context(seekable(raw, file.path))
             self._bytes = 0 if file.path is None else file.path.stat().st_size
             self._table = self._stack.enter_context(pq.ParquetFile(path))
         except _UNREADABLE as error:
@@ -320,28 +323,3 @@ def _plain(column: pa.Array) -> pa.Array:
     elif pa.types.is_decimal(kind) or pa.types.is_floating(kind):
         return column.cast(pa.float64())
     return column.fill_null("") if pa.types.is_string(column.type) else column
-
-
-def preview(reader: Reader, now: float, rows: int) -> tuple[list[EventRow], list[RejectedRow]]:
-    """Return the first good rows of a file, and what was rejected among them."""
-    found: list[EventRow] = []
-    rejects: list[RejectedRow] = []
-    for piece in islice(reader.pieces(0, now), 2):
-        events = piece.events
-        rejects += events.rejects
-        for at in range(min(len(events.line), rows - len(found))):
-            event_id = None if events.event_id is None else events.event_id[at].as_py()
-            found.append(
-                EventRow(
-                    int(events.line[at]),
-                    events.user.texts[events.user.codes[at]],
-                    events.item.texts[events.item.codes[at]],
-                    events.kind.texts[events.kind.codes[at]],
-                    float(events.value[at]) if events.has_value[at] else None,
-                    int(events.moment[at]),
-                    event_id,
-                )
-            )
-        if len(found) >= rows:
-            break
-    return found, rejects

@@ -48,7 +48,7 @@ class Stream:
             self._read = pa.CompressedInputStream(pa.PythonFile(self._counted, "r"), "zstd").read
         else:
             self._read = self._counted.read
-        self.is_packed = bool(ending)
+        self.compression = ending
 
     @property
     def done(self) -> int:
@@ -68,7 +68,7 @@ class Stream:
             try:
                 piece = self._read(min(size, _PIECE))
             except (lzma.LZMAError, EOFError, gzip.BadGzipFile, OSError, ValueError) as error:
-                if not self.is_packed:
+                if not self.compression:
                     raise
                 if pieces:
                     self._read = _broken(error)
@@ -110,8 +110,8 @@ def _broken(error: Exception) -> Callable[[int], bytes]:
 
 
 @contextmanager
-def seekable(raw: IO[bytes], path: Path | None) -> Iterator[Path]:
-    """Yield a file that can be read at any place: `path` itself, else a copy that is unpacked.
+def seekable(raw: IO[bytes], path: Path | None) -> Iterator[tuple[Path, str]]:
+    """Yield a file to read at any place, `path` itself or an unpacked copy, and its compression.
 
     Raises
     ------
@@ -119,10 +119,10 @@ def seekable(raw: IO[bytes], path: Path | None) -> Iterator[Path]:
         The archive cannot be unpacked.
     """
     stream = Stream(raw)
-    if path is not None and not stream.is_packed:
-        yield path
+    if path is not None and not stream.compression:
+        yield path, ""
         return
     with tempfile.NamedTemporaryFile(prefix="shortlist-load-") as copy:
         shutil.copyfileobj(cast(IO[bytes], stream), copy, _PIECE)
         copy.flush()
-        yield Path(copy.name)
+        yield Path(copy.name), stream.compression

@@ -14,7 +14,7 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from features.errors import ShortlistError
-from serve.cli import bench, data, demo, load, model, service
+from serve.cli import bench, data, demo, ingest, load, model, service
 from serve.cli.console import ERR
 
 _debug = False
@@ -40,7 +40,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.add_typer(data.db, name="db")
-app.command()(data.load)
+app.command()(ingest.load)
 app.add_typer(data.features, name="features")
 app.command()(model.train)
 app.add_typer(model.release, name="release")

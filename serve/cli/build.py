@@ -39,7 +39,8 @@ class Made:
 
 def build(settings: Settings, connection: psycopg.Connection[Any], steps: Steps) -> Made:
     """Load the sample, refresh, train and build a release, as far as any is missing."""
-    from features import ingest, refresh, schema
+    from features import refresh, schema
+    from features.ingest.load import load
 
     with steps("schema", "Tables and views are applied"):
         applied = schema.apply(connection)
@@ -47,7 +48,7 @@ def build(settings: Settings, connection: psycopg.Connection[Any], steps: Steps)
     if interactions == 0:
         with steps("load", "The MovieLens sample is loaded") as report:
             # As if it ended today: trending and new items mean something then.
-            ingest.load(connection, "sample", rebase_to_now=True, progress=report)
+            load(connection, "sample", rebase_to_now=True, progress=report)
         users, items, interactions = counts(connection)
     else:
         steps.skip("load", f"{users:,} users, {items:,} items, {interactions:,} interactions")

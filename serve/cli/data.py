@@ -1,16 +1,13 @@
-"""Commands that keep the database: start, schema, load, features."""
+"""Commands that keep the database: start, schema, features."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 
-from features.ingest import Preset
 from serve.cli import context
 from serve.cli.console import ERR, OUT, emit, progress, seconds, table
 
@@ -18,7 +15,6 @@ db = typer.Typer(help="The database: the embedded server, its URL, the schema.")
 features = typer.Typer(help="The feature views: refresh them, check them.")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-SHOWN_REJECTS = 10
 
 
 @db.command(epilog="Example: shortlist db start")
@@ -79,52 +75,6 @@ def apply(as_json: Json = False) -> None:
         OUT.print("applied " + ", ".join(applied))
     else:
         OUT.print("nothing to do: the schema is up to date, its columns are as described")
-
-
-def load(
-    path: Annotated[
-        Path | None,
-        typer.Argument(help="Folder or file to load; none loads the sample that comes along."),
-    ] = None,
-    preset: Annotated[
-        Preset, typer.Option(help="Layout of the files; auto tells it by their names.")
-    ] = "auto",
-    rebase_to_now: Annotated[
-        bool,
-        typer.Option(help="Shift all times by whole days so that the newest event is of today."),
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """Load users, items and interactions; rows that are wrong are named, the others kept.
-
-    Example: shortlist load ml-1m/ --preset ml-1m
-    """
-    from features import schema
-    from features.ingest import load as load_into
-
-    started = time.monotonic()
-    with context.connected(context.settings()) as connection, progress() as report:
-        schema.apply(connection)
-        result = load_into(
-            connection,
-            path if path is not None else "sample",
-            preset=preset,
-            rebase_to_now=rebase_to_now,
-            progress=report,
-        )
-    if as_json:
-        emit(asdict(result))
-        return
-    OUT.print(
-        f"{result.users:,} users, {result.items:,} items, {result.interactions:,} interactions"
-        f" in {seconds(time.monotonic() - started)}"
-    )
-    for row in result.rejects[:SHOWN_REJECTS]:
-        ERR.print(f"  {escape(str(row.file))}:{row.line} {row.column}: {escape(row.reason)}")
-    if result.rejected:
-        more = result.rejected - min(len(result.rejects), SHOWN_REJECTS)
-        rest = f" ({more:,} more)" if more else ""
-        ERR.print(f"[yellow]{result.rejected:,} rows were not loaded{rest}[/]")
 
 
 @features.command(epilog="Example: shortlist features refresh")
