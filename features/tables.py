@@ -323,13 +323,8 @@ user_features = _view(
     "user_features",
     Column("user_key", BigInteger),
     Column("user_id", Text),
-    Column("user_events", REAL),
-    Column("user_value_mean", REAL),
-    Column("user_value_std", REAL),
-    Column("user_active_days", REAL),
-    Column("user_session_gap_days", REAL),
-    Column("user_tenure_days", REAL),
-    Column("user_recency_days", REAL),
+    *(Column(f"user_{name}", REAL) for name in ("events", "value_mean", "value_std")),
+    *(Column(f"user_{name}_days", REAL) for name in ("active", "session_gap", "tenure", "recency")),
 )
 
 
