@@ -107,18 +107,23 @@ class TextReader:
             text = first.decode(self._layout.encoding, "surrogateescape").rstrip("\r")
             self._names = header(self._file, text, self._layout, ", ".join(REQUIRED))
         found = resolve(self._file, self._names, file.wish, file.value_required)
-        self.mapping = found.with_unit(self._times(found.occurred_at))
-        self.types = dict.fromkeys(self.mapping.columns, "text")
+        sample = self._sample()
+        self.mapping = found.with_unit(sample[found.occurred_at])
+        self.types = {name: _kind(sample[name]) for name in self.mapping.columns}
 
-    def _times(self, column: str) -> list[str]:
-        if self._head is None:
-            return []
-        at = self._names.index(column)
-        found = []
-        for line in self._head.data.split(b"\n", _SAMPLE)[1:_SAMPLE]:
-            fields = line.decode(errors="replace").rstrip("\r").split(self._layout.separator)
-            found += fields[at : at + 1]
-        return [text.strip('"') for text in found]
+    def _sample(self) -> dict[str, list[str]]:
+        """Return the columns of the first lines, without those that do not fit."""
+        lines = [] if self._head is None else self._head.data.split(b"\n", _SAMPLE)[:_SAMPLE]
+        rows = []
+        for line in lines[self._header_lines :]:
+            try:
+                row = split(line.decode(errors="replace").rstrip("\r"), self._layout.separator)
+            except csv.Error:
+                continue
+            if len(row) == len(self._names):
+                rows.append(row)
+        columns: list[list[str]] = [list(column) for column in zip(*rows, strict=True)]
+        return dict(zip(self._names, columns or [[] for _ in self._names], strict=True))
 
     def _convert(self, lines: Lines, now: float) -> Events:
         mapping, names = self.mapping, self._names
@@ -234,6 +239,20 @@ class ObjectReader(TextReader):
     @property
     def _header_lines(self) -> int:
         return 0
+
+
+def _kind(texts: list[str]) -> str:
+    """Return what values look like."""
+    filled = [text for text in texts if text]
+    if not filled:
+        return "empty"
+    if all(text.lstrip("-").isdecimal() for text in filled):
+        return "integer"
+    try:
+        list(map(float, filled))
+    except ValueError:
+        return "text"
+    return "number"
 
 
 def _text(value: str | float | None) -> str:

@@ -56,16 +56,18 @@ def _wish(
 
 
 class _Rate:
-    """Counts rows, and shows how many come in a second."""
+    """Counts rows, and shows how many came in a second since the first."""
 
     def __init__(self) -> None:
         self.rows = 0
-        self.started = time.monotonic()
+        self.started: float | None = None
 
     def add(self, rows: int) -> None:
         self.rows += rows
 
     def __str__(self) -> str:
+        """Return the rate as text, nothing before there is one."""
+        self.started = self.started or time.monotonic()
         took = time.monotonic() - self.started
         return f"{self.rows / took:,.0f} rows/s" if self.rows and took > 0 else ""
 
@@ -193,7 +195,7 @@ def _show(result: LoadReport, rate: _Rate) -> None:
         ERR.print(f"{escape(file)}: went on at line {line:,}, where an earlier load stopped")
     for file in result.loaded_before:
         ERR.print(f"{escape(file)}: was loaded whole before, nothing to add (--again reads it)")
-    speed = f" ({rate})" if rate.rows else ""
+    speed = f" ({rate.rows / result.seconds:,.0f} rows/s)" if rate.rows else ""
     OUT.print(
         f"{result.users:,} users, {result.items:,} items, {result.interactions:,} interactions"
         f" in {seconds(result.seconds)}{speed}"
