@@ -236,7 +236,8 @@ def test_health_and_readiness(api):
     assert api.client.get("/healthz").json()["status"] == "ok"
     ready = api.client.get("/readyz")
     assert ready.status_code == 200
-    assert [check["name"] for check in ready.json()["checks"]] == ["database", "release", "features"]
+    names = [check["name"] for check in ready.json()["checks"]]
+    assert names == ["database", "release", "features"]
 
 
 def test_a_promoted_release_takes_over_and_a_damaged_one_is_refused(api):

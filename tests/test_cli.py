@@ -174,7 +174,13 @@ def test_the_database_step_by_step(run: Run, home: Path, tmp_path: Path) -> None
     assert "ratings.csv:3 rating" in forced.stderr
     assert f"all of them: {home}/rejects/data.csv" in forced.stderr
     refreshed = run("features", "refresh", "--json")
-    assert json.loads(refreshed.stdout)["seconds"]["item_features"] >= 0
+    assert json.loads(refreshed.stdout)["seconds"]["item_totals"] >= 0
+    assert not json.loads(run("features", "refresh", "--json").stdout)["full"]
+    assert json.loads(run("features", "refresh", "--full", "--json").stdout)["full"]
+    erased = json.loads(run("db", "erase", "8", "--json").stdout)
+    assert erased["id"] == "8"
+    assert erased["rows"]["users"] == 1
+    assert set(json.loads(run("db", "erase", "8", "--json").stdout)["rows"].values()) == {0}
     checks = run("features", "check", "--json")
     assert checks.returncode == 0, checks.stdout
     assert all(row["passed"] for row in json.loads(checks.stdout))

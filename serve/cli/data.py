@@ -12,7 +12,7 @@ from serve.cli import context
 from serve.cli.console import ERR, OUT, emit, progress, seconds, table
 
 db = typer.Typer(help="The database: the embedded server, its URL, the schema.")
-features = typer.Typer(help="The feature views: refresh them, check them.")
+features = typer.Typer(help="The features: refresh them, check them.")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
@@ -67,7 +67,7 @@ def apply(as_json: Json = False) -> None:
     wanted = context.settings()
     with context.database(wanted) as url:
         with context.connected(wanted) as connection:
-            applied = schema.apply(connection)
+            applied = schema.apply(connection, partition_days=wanted.database.partition_days)
         tables.verify(tables.engine(url))
     if as_json:
         emit({"applied": applied})
@@ -77,20 +77,71 @@ def apply(as_json: Json = False) -> None:
         OUT.print("nothing to do: the schema is up to date, its columns are as described")
 
 
+@db.command(epilog="Example: shortlist db retain --days 365")
+def retain(
+    days: Annotated[int, typer.Option(help="Whole days before today whose raw events stay.")],
+    as_json: Json = False,
+) -> None:
+    """Drop raw events older than some days; features keep their values, daily sums stay."""
+    from features.retention import drop_raw_events
+
+    settings = context.settings()
+    with context.connected(settings) as connection, progress() as report:
+        done = drop_raw_events(connection, days, report, settings.database.partition_days)
+    if as_json:
+        emit({**asdict(done), "raw_since": done.raw_since.isoformat()})
+        return
+    rows = table(f"Raw events since {done.raw_since}", "dropped", "rows", right=("rows",))
+    for name, count in done.counts.items():
+        rows.add_row(name, f"{count:,}")
+    OUT.print(rows)
+    if done.partitions:
+        OUT.print("dropped whole: " + ", ".join(done.partitions))
+
+
+@db.command(epilog="Example: shortlist db erase 42")
+def erase(
+    user: Annotated[str, typer.Argument(help="External id of the user.")], as_json: Json = False
+) -> None:
+    """Delete every row of a user, and the user's part in the sums over all users.
+
+    A running service does the same, and drops what it still holds, on DELETE /v1/users/{id}.
+    """
+    from features.erasure import erase_user
+
+    with context.connected(context.settings()) as connection:
+        counts = erase_user(connection, user).counts
+    if as_json:
+        emit({"id": user, "rows": counts})
+        return
+    rows = table(f"Erased {escape(repr(user))}", "table", "rows", right=("rows",))
+    for name, deleted in counts.items():
+        rows.add_row(name, f"{deleted:,}")
+    OUT.print(rows)
+
+
 @features.command(epilog="Example: shortlist features refresh")
-def refresh(as_json: Json = False) -> None:
-    """Compute the feature views anew; readers see the old values until all are done."""
+def refresh(
+    full: Annotated[
+        bool, typer.Option("--full", help="Count everything anew from the raw events.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Add what is new to the features; readers see the old values until all is done."""
     from features import refresh as job
 
-    with context.connected(context.settings()) as connection, progress() as report:
-        result = job.refresh(connection, report)
+    settings = context.settings()
+    with context.connected(settings) as connection, progress() as report:
+        result = job.refresh(
+            connection, report, full=full, partition_days=settings.database.partition_days
+        )
     if as_json:
-        emit({"as_of": result.as_of.isoformat(), "seconds": result.seconds})
+        emit({"as_of": result.as_of.isoformat(), "full": result.full, "seconds": result.seconds})
         return
-    title = f"Views as of {result.as_of:%Y-%m-%d %H:%M:%S %Z}"
-    rows = table(title, "view", "time", right=("time",))
-    for view, took in result.seconds.items():
-        rows.add_row(view, seconds(took))
+    title = f"Features as of {result.as_of:%Y-%m-%d %H:%M:%S %Z}"
+    rows = table(title, "step", "time", right=("time",))
+    for step, took in result.seconds.items():
+        rows.add_row(step, seconds(took))
     OUT.print(rows)
 
 
