@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from features.binary import register
 from features.embedded import embedded_url, start_embedded, stop_embedded
 from features.errors import DatabaseUnavailable
+from features.partitions import PARTITION_DAYS
 
 __all__ = [
     "DatabaseConfig",
@@ -58,6 +59,11 @@ class DatabaseConfig(BaseModel):
         default=2000,
         ge=0,
         description="PostgreSQL ends a statement of the pool after this, in ms; 0: never.",
+    )
+    partition_days: int = Field(
+        default=PARTITION_DAYS,
+        ge=1,
+        description="Time that a new partition of raw events covers, in days.",
     )
 
 

@@ -123,3 +123,17 @@ def sample(shared_sample_url: str) -> Iterator[Connection]:
     """A connection to the shared sample, for reading."""
     with connect(shared_sample_url) as found:
         yield found
+
+
+@pytest.fixture
+def people(connection: Connection) -> Connection:
+    """Three users and four items, with no events."""
+    connection.execute("insert into users (user_id) values ('u1'), ('u2'), ('u3')")
+    connection.execute("insert into event_types (event_type) values ('view')")
+    connection.execute(
+        "insert into items (item_id, categories, created_at) values"
+        " ('i1', '{x,y}', now() - interval '400 days'), ('i2', '{x}', null),"
+        " ('i3', '{}', now() - interval '3 days'), ('i4', '{z,y,y}', now())"
+    )
+    connection.commit()
+    return connection
