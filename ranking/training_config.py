@@ -47,6 +47,11 @@ class CoarseConfig(BaseModel):
         "sampled.",
     )
     negatives: int = Field(default=4096, ge=1, description="Sampled negatives a step.")
+    spare_seen: bool = Field(
+        default=True,
+        description="Whether what a user has had is no negative of later events, as lists leave "
+        "it out; softmax over the whole catalogue only.",
+    )
 
 
 class RankerConfig(BaseModel):

@@ -8,10 +8,10 @@ from ranking.onnx_export import parity
 from ranking.onnx_model import OnnxModel
 from ranking.retrieval.export import USER_TOWER, export_item_tower, export_user_tower
 from ranking.retrieval.initial import initial_vectors
-from ranking.retrieval.loss import full_softmax, sampled_softmax
+from ranking.retrieval.loss import Seen, full_softmax, sampled_softmax
 from ranking.retrieval.model import TowerConfig, TwoTower
 from ranking.retrieval.sequence import TOWER_EVENTS, EventLog, tower_inputs
-from ranking.retrieval.train import CoarseConfig, train_towers
+from ranking.retrieval.train import CoarseConfig, _batches, _collate, _windows, train_towers
 from ranking.types import Histories
 
 ITEMS = 40
@@ -185,6 +185,46 @@ def test_full_softmax_and_its_gradients_are_those_of_cross_entropy(logits, monke
         out.extend([value.detach(), users.grad, items.grad])
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("logits", [1, 25, 1000])
+def test_what_a_user_has_had_is_no_negative(logits, monkeypatch):
+    monkeypatch.setattr("ranking.retrieval.loss._LOGITS", logits)
+    torch.manual_seed(0)
+    rows = torch.tensor([3, 3, 0, 9, 5, 5])
+    starts, stops = torch.tensor([0, 0, 0, 2, 4]), torch.tensor([0, 3, 4, 4, 6])
+    targets = torch.tensor([1, 0, 3, 10, 5])  # the second, third and last are had again
+    users, items = torch.randn(5, 4, requires_grad=True), torch.randn(11, 4, requires_grad=True)
+    hidden = torch.zeros(5, 11, dtype=torch.bool)
+    for place, seen in enumerate([[], [3], [0, 9], [0, 9], []]):
+        hidden[place, seen] = True
+    wanted = torch.nn.functional.cross_entropy(
+        (users @ items.T).masked_fill(hidden, -torch.inf), targets
+    )
+    found = full_softmax(users, items, targets, Seen(rows, starts, stops))
+    torch.testing.assert_close(found, wanted)
+    for one, other in zip(
+        torch.autograd.grad(found, (users, items)),
+        torch.autograd.grad(wanted, (users, items)),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other)
+
+
+def test_each_target_comes_with_all_that_its_user_had_before():
+    length = 3 * TOWER_EVENTS
+    log = cycle_log(users=4, length=length)
+    windows = _windows(log)
+    found = []
+    for index in _batches(windows, 500, np.random.default_rng(0)):
+        batch = _collate(log, windows, index)
+        assert (batch.starts % length == 0).all()
+        assert (batch.stops - batch.starts < length).all()
+        torch.testing.assert_close(batch.targets, torch.from_numpy(log.rows)[batch.stops])
+        assert int(batch.known.sum()) == len(batch.targets)
+        found.extend(batch.stops.tolist())
+    # One event is lost at each place where a history was cut in two.
+    assert len(found) == len(set(found)) == len(log.rows) - 4 * 2
 
 
 def test_sampled_softmax_estimates_the_full_one():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,6 +12,38 @@ from torch import Tensor
 _LOGITS = 2**19
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The items that each position's user has had: runs of one list.
+
+    A list that is shown leaves out what its user has had, so these items need not lose against
+    the positive, and the vectors are spared the work of telling the two apart.
+
+    Attributes
+    ----------
+    rows : (T,) int64
+        Item rows.
+    starts, stops : (P,) int64
+        Position p has seen ``rows[starts[p]:stops[p]]``.
+    """
+
+    rows: Tensor
+    starts: Tensor
+    stops: Tensor
+
+    def places(self, part: slice, width: int) -> Tensor:
+        """Return where the seen items of the positions in `part` stand in a (P', width) table."""
+        starts = self.starts[part]
+        lengths = self.stops[part] - starts
+        before = torch.cumsum(lengths, 0) - lengths
+        table = torch.arange(len(lengths), device=lengths.device) * width
+        shift, line = torch.repeat_interleave(
+            torch.stack([starts - before, table], dim=1), lengths, dim=0
+        ).T
+        places: Tensor = self.rows[torch.arange(len(shift), device=shift.device) + shift] + line
+        return places
+
+
 class _FullSoftmax(torch.autograd.Function):
     """Mean cross entropy of ``users @ items.T``; the gradient is taken block by block on the way.
 
@@ -18,7 +51,13 @@ class _FullSoftmax(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, users: Tensor, items: Tensor, targets: Tensor) -> Tensor:  # noqa: ANN401  # torch has no type for ctx
+    def forward(
+        ctx: Any,  # noqa: ANN401  # torch has no type for it
+        users: Tensor,
+        items: Tensor,
+        targets: Tensor,
+        seen: Seen | None,
+    ) -> Tensor:
         by_users, by_items = torch.empty_like(users), torch.zeros_like(items)
         loss = users.new_zeros(())
         step = max(1, _LOGITS // len(items))
@@ -27,6 +66,9 @@ class _FullSoftmax(torch.autograd.Function):
             at = torch.arange(len(targets[part]), device=targets.device)
             logits = users[part] @ items.T  # (step, N)
             hit = logits[at, targets[part]]
+            if seen is not None:
+                logits.view(-1).index_fill_(0, seen.places(part, len(items)), -torch.inf)
+                logits[at, targets[part]] = hit
             top = logits.amax(dim=1)
             slopes = logits.sub_(top[:, None]).exp_()
             total = slopes.sum(dim=1)
@@ -39,13 +81,13 @@ class _FullSoftmax(torch.autograd.Function):
         return loss / len(users)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:  # noqa: ANN401  # torch has no type for ctx
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:  # noqa: ANN401  # torch has no type for ctx
         by_users, by_items = ctx.saved_tensors
         scale = gradients[0] / len(by_users)
-        return by_users * scale, by_items * scale, None
+        return by_users * scale, by_items * scale, None, None
 
 
-def full_softmax(users: Tensor, items: Tensor, targets: Tensor) -> Tensor:
+def full_softmax(users: Tensor, items: Tensor, targets: Tensor, seen: Seen | None = None) -> Tensor:
     """Return the mean cross entropy over the whole catalogue.
 
     Parameters
@@ -54,8 +96,10 @@ def full_softmax(users: Tensor, items: Tensor, targets: Tensor) -> Tensor:
     items : (N, d)
     targets : (P,) int64
         Row of each positive.
+    seen : Seen, optional
+        Items that are no negatives of a position; a positive among them still counts.
     """
-    loss: Tensor = _FullSoftmax.apply(users, items, targets)  # type: ignore[no-untyped-call]  # torch's apply has no types
+    loss: Tensor = _FullSoftmax.apply(users, items, targets, seen)  # type: ignore[no-untyped-call]  # torch's apply has no types
     return loss
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ranking.optimiser import Optimiser
 from ranking.retrieval.initial import attribute_map, initial_vectors
-from ranking.retrieval.loss import full_softmax, sampled_softmax
+from ranking.retrieval.loss import Seen, full_softmax, sampled_softmax
 from ranking.retrieval.model import TwoTower
 from ranking.retrieval.sequence import TOWER_EVENTS, EventLog, log_gaps
 from ranking.training_config import CoarseConfig
@@ -25,13 +25,13 @@ _LENGTH_JITTER = 8.0
 class _Windows:
     """Windows of at most ``TOWER_EVENTS`` + 1 events: each predicts its events from those before.
 
-    ``starts`` and ``stops`` are positions in the log; the first event of a window is predicted
-    from the start token only where the user's history begins there.
+    ``starts`` and ``stops`` are positions in the log, ``begins`` that of the user's first event;
+    the first event of a window is predicted from the start token only where both are one.
     """
 
     starts: np.ndarray
     stops: np.ndarray
-    first: np.ndarray
+    begins: np.ndarray
 
 
 def train_towers(
@@ -77,13 +77,14 @@ def train_towers(
         total,
         betas=(0.9, 0.98),
     )
+    rows = torch.from_numpy(log.rows)
     proposal = torch.from_numpy(_proposal(log))
     step = 0
     for epoch in range(config.epochs):
         for batch in batches if epoch == 0 else _batches(windows, config.batch_events, rng):
             if step >= total:
                 break
-            optimiser.step(_loss(model, _collate(log, windows, batch), config, proposal))
+            optimiser.step(_loss(model, _collate(log, windows, batch), config, rows, proposal))
             step += 1
             if progress:
                 progress("train: towers", step, total)
@@ -115,13 +116,13 @@ def _proposal(log: EventLog) -> FloatArray:
 def _windows(log: EventLog) -> _Windows:
     """Cut each history from its end, so that the latest events stand in a full window."""
     length = TOWER_EVENTS + 1
-    starts, stops, first = [], [], []
+    starts, stops, begins = [], [], []
     for begin, end in zip(log.offsets[:-1].tolist(), log.offsets[1:].tolist(), strict=True):
         for stop in range(end, begin, -length):
             starts.append(max(begin, stop - length))
             stops.append(stop)
-            first.append(starts[-1] == begin)
-    return _Windows(np.array(starts), np.array(stops), np.array(first))
+            begins.append(begin)
+    return _Windows(np.array(starts), np.array(stops), np.array(begins))
 
 
 def _batches(windows: _Windows, size: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
@@ -140,41 +141,52 @@ def _batches(windows: _Windows, size: int, rng: np.random.Generator) -> Iterator
         yield np.array(found[batch])
 
 
-def _collate(
-    log: EventLog, windows: _Windows, batch: np.ndarray
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return rows, values and gaps of the inputs (B, L), targets (B, 1 + L), -1 for none."""
-    starts, stops = windows.starts[batch], windows.stops[batch]
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Inputs (B, L) of the user tower, and P positions of its output with their targets."""
+
+    rows: Tensor
+    values: Tensor
+    gaps: Tensor
+    known: Tensor  # (B, 1 + L) bool, P of them true
+    targets: Tensor  # (P,)
+    starts: Tensor  # (P,): the user's events before the target are log.rows[start:stop]
+    stops: Tensor
+
+
+def _collate(log: EventLog, windows: _Windows, batch: np.ndarray) -> _Batch:
+    starts, stops, begins = (
+        part[batch] for part in (windows.starts, windows.stops, windows.begins)
+    )
     lengths = stops - starts - 1
     L = int(lengths.max())
     at = starts[:, None] + np.arange(L + 1)  # (B, 1 + L)
     valid = at < stops[:, None]
     at = np.minimum(at, len(log.rows) - 1)
-    targets = np.where(valid, log.rows[at], -1)
-    targets[~windows.first[batch], 0] = -1
+    known = valid.copy()
+    known[starts > begins, 0] = False
     # The gap of each event runs to its target: at serving time, to the moment of the request.
     gaps = log_gaps(log.times[at], lengths + 1, log.times[stops - 1])[:, :L]
     inputs = valid[:, 1:]
-    return (
-        torch.from_numpy(np.where(inputs, log.rows[at[:, :L]], 0)),
-        torch.from_numpy(np.where(inputs, log.values[at[:, :L]], 0).astype(np.float32)),
-        torch.from_numpy(np.where(inputs, gaps, 0).astype(np.float32)),
-        torch.from_numpy(targets),
+    events = at[known]
+    return _Batch(
+        rows=torch.from_numpy(np.where(inputs, log.rows[at[:, :L]], 0)),
+        values=torch.from_numpy(np.where(inputs, log.values[at[:, :L]], 0).astype(np.float32)),
+        gaps=torch.from_numpy(np.where(inputs, gaps, 0).astype(np.float32)),
+        known=torch.from_numpy(known),
+        targets=torch.from_numpy(log.rows[events]),
+        starts=torch.from_numpy(np.broadcast_to(begins[:, None], known.shape)[known]),
+        stops=torch.from_numpy(events),
     )
 
 
 def _loss(
-    model: TwoTower,
-    batch: tuple[Tensor, Tensor, Tensor, Tensor],
-    config: CoarseConfig,
-    proposal: Tensor,
+    model: TwoTower, batch: _Batch, config: CoarseConfig, rows: Tensor, proposal: Tensor
 ) -> Tensor:
-    rows, values, gaps, targets = batch
     items = model.item_vectors()
-    history = nn.functional.embedding(rows, items)
-    users = model.users.every_position(history, values, gaps)
-    known = targets >= 0
-    users, positives = users[known], targets[known]
+    history = nn.functional.embedding(batch.rows, items)
+    users = model.users.every_position(history, batch.values, batch.gaps)[batch.known]
     if len(items) <= config.full_softmax_items:
-        return full_softmax(users, items, positives)
-    return sampled_softmax(users, items, positives, proposal, config.negatives)
+        seen = Seen(rows, batch.starts, batch.stops) if config.spare_seen else None
+        return full_softmax(users, items, batch.targets, seen)
+    return sampled_softmax(users, items, batch.targets, proposal, config.negatives)
