@@ -14,7 +14,7 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from features.errors import ShortlistError
-from serve.cli import bench, data, demo, ingest, load, model, service
+from serve.cli import bench, data, demo, ingest, load, model, service, skew
 from serve.cli.console import ERR
 
 _debug = False
@@ -41,6 +41,7 @@ app = typer.Typer(
 )
 app.add_typer(data.db, name="db")
 app.command()(ingest.load)
+data.features.command(epilog=skew.EPILOG)(skew.skew)
 app.add_typer(data.features, name="features")
 app.command()(model.train)
 app.add_typer(model.release, name="release")
