@@ -236,6 +236,12 @@ class LiveCatalogue:
             neighbour_scores=self._append(
                 "neighbour_scores", items.neighbour_scores, np.zeros((n, M))
             ),
+            covisits=self._append(
+                "covisits", items.covisits, np.full((n, items.covisits.shape[1]), -1)
+            ),
+            covisit_pairs=self._append(
+                "covisit_pairs", items.covisit_pairs, np.zeros((n, items.covisits.shape[1]))
+            ),
             raw_features=raw,
         )
 

@@ -16,6 +16,7 @@ from features.encode import encode_cross, encode_items
 from features.spec import names
 from features.store import item_features_as_of, states_as_of
 from ranking.catalogue import ItemTable, LiveCatalogue
+from ranking.covisits import covisits_of
 from ranking.fine.inputs import ranker_inputs
 from ranking.id_map import IdMap
 from ranking.requests import RequestReader, Requests
@@ -43,8 +44,8 @@ def training_items(
 ) -> tuple[Items, tuple[str, ...]]:
     """Return the per-item arrays of a catalogue under training, and the category columns.
 
-    Every item counts as available, since it was when the events happened; features are left
-    out, since lists take them as of each event.
+    Every item counts as available, since it was when the events happened; features and
+    co-visits are left out, since lists take them as of each event.
     """
     category_names = tuple(sorted({name for held in catalogue.categories for name in held}))
     column = {name: place for place, name in enumerate(category_names)}
@@ -62,6 +63,8 @@ def training_items(
         neighbour_scores=neighbour_scores,
         trending=trending,
         trending_scores=trending_scores,
+        covisits=np.empty((N, 0), np.int32),
+        covisit_pairs=np.empty((N, 0), np.float32),
     )
     return items, category_names
 
@@ -108,7 +111,9 @@ class Lists:
             items=items,
             watermark=catalogue.watermark,
         )
-        self._reader = RequestReader(LiveCatalogue(table), items, history_limit)
+        live = LiveCatalogue(table)
+        self._covisits = covisits_of(connection, live)
+        self._reader = RequestReader(live, items, history_limit)
         self._retriever = Retriever(user_tower, items, config)
 
     def of_events(
@@ -160,5 +165,11 @@ class Lists:
             requests.category_events, requests.category_value_sums, self._items.categories, rows
         )
         return ranker_inputs(
-            candidates, requests.histories, requests.users, item, cross, self._items
+            candidates,
+            requests.histories,
+            requests.users,
+            item,
+            cross,
+            self._items,
+            self._covisits(self._items, requests.histories),
         )

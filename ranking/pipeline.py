@@ -26,6 +26,7 @@ from ranking.requests import RequestReader, Requests
 from ranking.retrieval.retriever import Retriever
 from ranking.types import (
     Candidates,
+    Covisits,
     DoubleArray,
     FloatArray,
     Histories,
@@ -39,8 +40,12 @@ from ranking.types import (
 ItemFeatures = Callable[[Items, RowArray, DoubleArray], FloatArray]
 """Encoded features (B, C, Fi) of candidate rows (B, C) as of moments (B,)."""
 
+CovisitsOf = Callable[[Items, Histories], Covisits]
+"""What users came to after the latest item of each history, as of its moment."""
+
 BuildInputs = Callable[
-    [Candidates, Histories, FloatArray, FloatArray, FloatArray, Items], dict[str, NDArray[Any]]
+    [Candidates, Histories, FloatArray, FloatArray, FloatArray, Items, Covisits | None],
+    dict[str, NDArray[Any]],
 ]
 """The signature of :func:`ranking.fine.inputs.ranker_inputs`."""
 
@@ -96,6 +101,8 @@ class Pipeline:
         Where item features come from; evaluation hands in values as of each request.
     max_ages : MaxAges
         How old features may be.
+    covisits : callable or None
+        Where co-visits come from; None takes the release's.
     """
 
     def __init__(
@@ -108,6 +115,7 @@ class Pipeline:
         config: PipelineConfig | None = None,
         item_features: ItemFeatures = release_features,
         max_ages: MaxAges | None = None,
+        covisits: CovisitsOf | None = None,
     ) -> None:
         self.release = release
         self.catalogue = catalogue
@@ -117,6 +125,7 @@ class Pipeline:
         self._ranker = ranker
         self._build_inputs = build_inputs
         self._item_features = item_features
+        self._covisits = covisits
         self.max_ages = max_ages or MaxAges()
 
     def recommend(self, queries: Sequence[Query], states: Sequence[UserState]) -> list[Ranking]:
@@ -170,8 +179,10 @@ class Pipeline:
                 )
         return rankings
 
-    def with_item_features(self, item_features: ItemFeatures) -> Pipeline:
-        """Return a pipeline of the same parts that takes item features from elsewhere."""
+    def with_item_features(
+        self, item_features: ItemFeatures, covisits: CovisitsOf | None = None
+    ) -> Pipeline:
+        """Return a pipeline of the same parts that takes features of items from elsewhere."""
         return Pipeline(
             self.release,
             self.catalogue,
@@ -180,6 +191,7 @@ class Pipeline:
             self._build_inputs,
             self.config,
             item_features,
+            covisits=covisits,
         )
 
     def retrieve(
@@ -249,6 +261,7 @@ class Pipeline:
             ages.fresh_items(features),
             cross,
             items,
+            self._covisits(items, requests.histories) if self._covisits else None,
         )
         return ages.fresh_pairs(inputs), cross
 

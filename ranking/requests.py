@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from features.encode import encode_users
-from features.spec import names
+from features.spec import WINDOWS_DAYS, names
 from features.states import UserState
 from ranking.catalogue import LiveCatalogue
 from ranking.retrieval.filters import Filters
@@ -237,10 +237,13 @@ class RequestReader:
 def _user_features(values: FloatArray, times: DoubleArray, now: float) -> FloatArray:
     """Return raw user features of a history, as ``sql/20_user_states.sql`` defines them."""
     valued = values[~np.isnan(values)].astype(np.float64)
-    found = {
-        "user_events": len(times),
-        "user_events_30d": int(((times >= now - 30 * DAY) & (times <= now)).sum()),
-    }
+    days = np.unique(times // DAY)
+    found = {"user_events": float(len(times)), "user_active_days": float(len(days))}
+    for window in WINDOWS_DAYS:
+        recent = (times >= now - window * DAY) & (times <= now)
+        found[f"user_events_{window}d"] = float(recent.sum())
+    if len(days) > 1:
+        found["user_session_gap_days"] = (days[-1] - days[0]) / (len(days) - 1)
     if len(valued):
         found |= {"user_value_mean": valued.mean(), "user_value_std": valued.std()}
     if len(times):

@@ -51,6 +51,11 @@ class Items:
         Items that go with an item, best first, -1 where there are fewer.
     neighbour_scores : (N, M) float32
         Their scores, 0 where padded.
+    covisits : (N, P) int32
+        Items that users came to right after an item, most often first, -1 where there are fewer;
+        P may be 0.
+    covisit_pairs : (N, P) float32
+        How often they did.
     trending : (T,) int32
         Rows by current popularity, best first.
     trending_scores : (T,) float32
@@ -72,6 +77,8 @@ class Items:
     neighbour_scores: FloatArray
     trending: NDArray[np.int32]
     trending_scores: FloatArray
+    covisits: NDArray[np.int32]
+    covisit_pairs: FloatArray
     features_as_of: float = math.nan
     features_snapshot: str = ""
     raw_features: FloatArray | None = None
@@ -79,6 +86,22 @@ class Items:
     def __len__(self) -> int:
         """Return N."""
         return len(self.vectors)
+
+
+@dataclass(frozen=True, slots=True)
+class Covisits:
+    """What users came to right after the latest item of each request.
+
+    Attributes
+    ----------
+    rows : (B, P) int32
+        -1 where there are fewer.
+    pairs : (B, P) float32
+        How often they did.
+    """
+
+    rows: NDArray[np.int32]
+    pairs: FloatArray
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,10 +37,14 @@ def add(connection: psycopg.Connection[Any], events: list[tuple[str, str, float]
             "insert into users (user_id) values (%s) on conflict do nothing", (user,)
         )
         connection.execute(
+            "insert into event_types (event_type) values ('rating') on conflict do nothing"
+        )
+        connection.execute(
             "insert into interactions"
-            " (event_id, user_key, item_key, event_type, value, occurred_at)"
-            " select gen_random_uuid()::text, user_key, item_key, 'rating', 4, to_timestamp(%s)"
-            " from users, items where user_id = %s and item_id = %s",
+            " (event_id, user_key, item_key, event_type_key, value, occurred_at)"
+            " select gen_random_uuid()::text, user_key, item_key, event_type_key, 4,"
+            " to_timestamp(%s)"
+            " from users, items, event_types where user_id = %s and item_id = %s",
             (START + moment, user, item),
         )
 
@@ -90,6 +94,8 @@ def make_pipeline(
         neighbour_scores=np.zeros((n, 2), np.float32),
         trending=np.arange(n, dtype=np.int32),
         trending_scores=np.linspace(1, 0, n).astype(np.float32),
+        covisits=np.full((n, 2), -1, np.int32),
+        covisit_pairs=np.zeros((n, 2), np.float32),
     )
     fields = catalogue.fields[:n]
     table = ItemTable(

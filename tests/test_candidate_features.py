@@ -6,7 +6,7 @@ from features.spec import names
 from ranking.fine.candidate_features import candidate_features
 from ranking.fine.inputs import RANKER_EVENTS, ranker_inputs
 from ranking.retrieval.retriever import RetrievalConfig, Retriever
-from ranking.types import Candidates, Histories, Items
+from ranking.types import Candidates, Covisits, Histories, Items
 
 CONFIG = RetrievalConfig(candidates=30, quotas={"item_to_item": 8, "trending": 5, "new_items": 5})
 
@@ -47,6 +47,26 @@ def test_transitions_equal_a_plain_loop():
                 by_hand = transitions_by_hand(row, history, items, weights) if row >= 0 else 0.0
                 assert column(features, name)[b, c] == pytest.approx(by_hand, rel=1e-5, abs=1e-6)
     assert column(features, "cand_transition_20")[3].max() > 0
+
+
+def test_covisits_are_looked_up_for_the_latest_item():
+    candidates, histories, items = world([0, 1, 7, 25])
+    features = column(candidate_features(candidates, histories, items), "cand_covisits")
+    for b, length in enumerate(histories.lengths.tolist()):
+        pairs = {}
+        if length:
+            latest = histories.rows[b, length - 1]
+            pairs = dict(zip(items.covisits[latest], items.covisit_pairs[latest], strict=True))
+        wanted = [np.log1p(pairs.get(row, 0)) if row >= 0 else 0 for row in candidates.rows[b]]
+        np.testing.assert_allclose(features[b], wanted, rtol=1e-6)
+    assert features[1:].max() > 0
+    # Lists as of each request take the place of those of the release.
+    rows = candidates.rows[:, ::3].astype(np.int32)
+    lists = Covisits(rows, np.full(rows.shape, 3, np.float32))
+    given = column(candidate_features(candidates, histories, items, lists), "cand_covisits")
+    assert given[0].max() == 0
+    assert np.array_equal(given[1:, ::3] > 0, rows[1:] >= 0)
+    assert given[1:].sum() == pytest.approx((rows[1:] >= 0).sum() * np.log(4))
 
 
 def test_similarities_and_categories_by_hand():

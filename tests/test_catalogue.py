@@ -29,6 +29,7 @@ def change(
         available=np.full(n, available),
         features=np.full((n, len(names("item"))), np.nan, np.float32),
         features_as_of=9.0,
+        features_snapshot="",
         watermark=mark,
     )
 

@@ -44,11 +44,13 @@ def make_items(
         available=rng.random(n) >= unavailable,
         created=NOW - rng.uniform(0, 200, n) * DAY,
         categories=flags,
-        features=rng.standard_normal((n, 8)).astype(np.float32),
+        features=rng.standard_normal((n, len(names("item")))).astype(np.float32),
         neighbours=neighbours,
         neighbour_scores=scores.astype(np.float32),
         trending=trending.astype(np.int32),
         trending_scores=np.linspace(1, 0.1, len(trending)).astype(np.float32),
+        covisits=neighbours[:, ::-1].copy(),
+        covisit_pairs=rng.integers(1, 9, neighbours.shape).astype(np.float32),
     )
 
 
@@ -91,6 +93,8 @@ def first(items: Items, n: int) -> Items:
         neighbour_scores=items.neighbour_scores[:n],
         trending=items.trending[old],
         trending_scores=items.trending_scores[old],
+        covisits=np.where(items.covisits < n, items.covisits, -1)[:n],
+        covisit_pairs=items.covisit_pairs[:n],
     )
 
 

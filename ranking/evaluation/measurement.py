@@ -19,6 +19,7 @@ from features.asof import states_as_of
 from features.errors import InputError
 from features.states import Interactions
 from ranking.catalogue import LiveCatalogue
+from ranking.covisits import covisits_of
 from ranking.evaluation.baselines import rank
 from ranking.evaluation.bootstrap import Bootstrap
 from ranking.evaluation.comparison import (
@@ -125,7 +126,9 @@ def measure(
         lists, settings, labels = _baselines(events, users, drawn, catalogue, config, progress)
     shown = np.random.default_rng(config.seed).permutation(len(states))[: config.examples].tolist()
     with _timed(seconds, "pipeline"):
-        as_of = pipeline.with_item_features(as_of_features(connection, catalogue))
+        as_of = pipeline.with_item_features(
+            as_of_features(connection, catalogue), covisits_of(connection, catalogue)
+        )
         found = replay(as_of, states, test.relevant, shown, config.batch, progress)
     with _timed(seconds, "latency"):
         requests = [state.user_id for state in states[: config.latency_requests]]

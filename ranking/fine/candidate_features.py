@@ -12,7 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.spec import names
-from ranking.types import BoolArray, Candidates, FloatArray, Histories, Items, RowArray
+from ranking.types import (
+    BoolArray,
+    Candidates,
+    Covisits,
+    FloatArray,
+    Histories,
+    Items,
+    RowArray,
+)
 
 # Latest items that transitions and similarities look back on.
 LATEST = 20
@@ -30,7 +38,12 @@ _SCORE_FACTOR = 10.0
 _LOG_RANKS = np.log1p(np.arange(1001)).astype(np.float32)
 
 
-def candidate_features(candidates: Candidates, histories: Histories, items: Items) -> FloatArray:
+def candidate_features(
+    candidates: Candidates,
+    histories: Histories,
+    items: Items,
+    covisits: Covisits | None = None,
+) -> FloatArray:
     """Return the features of group ``candidate``.
 
     Parameters
@@ -41,6 +54,8 @@ def candidate_features(candidates: Candidates, histories: Histories, items: Item
         That the candidates were retrieved for.
     items : Items
         State of the catalogue that the rows refer to.
+    covisits : Covisits or None
+        As of each request; None takes those of `items`.
 
     Returns
     -------
@@ -68,7 +83,10 @@ def candidate_features(candidates: Candidates, histories: Histories, items: Item
     columns["cand_item_to_item_score"][:] = _log_score(_scores(candidates, "item_to_item"))
     recent, known = _latest(histories)
     if C and recent.shape[1]:
-        _transitions(columns, rows, recent, known, items)
+        covisits = covisits or Covisits(
+            items.covisits[recent[:, 0]], items.covisit_pairs[recent[:, 0]]
+        )
+        _transitions(columns, rows, recent, known, items, covisits)
         _similarities(columns, candidates.vectors, recent, known, items)
         columns["cand_category_overlap"][:] = _category_overlap(rows, recent, known, items)
     if not real.all():
@@ -105,13 +123,16 @@ def _log_score(scores: NDArray[np.floating]) -> NDArray[np.floating]:
 
 
 def _transitions(
-    columns: dict[str, FloatArray], rows: RowArray, recent: RowArray, known: BoolArray, items: Items
+    columns: dict[str, FloatArray],
+    rows: RowArray,
+    recent: RowArray,
+    known: BoolArray,
+    items: Items,
+    covisits: Covisits,
 ) -> None:
-    """Sum the neighbour scores of the latest 1, 5 and 20 items for each candidate."""
+    """Look candidates up in the lists of the latest items: neighbours and co-visits."""
     B, C = rows.shape
     M = items.neighbours.shape[1]
-    if not M:
-        return
     found = {name: np.zeros((B, C)) for name in _TRANSITIONS}
     places = _scratch(len(items))
     for b in range(B):
@@ -120,6 +141,10 @@ def _transitions(
         ages = np.flatnonzero(known[b])
         latest = recent[b, ages]
         at = places[items.neighbours[latest]].ravel()
+        if known[b, 0]:
+            came = places[covisits.rows[b]]
+            hit = came >= 0
+            columns["cand_covisits"][b, came[hit]] = np.log1p(covisits.pairs[b, hit])
         places[rows[b, real]] = -1
         hits = np.flatnonzero(at >= 0)
         values = items.neighbour_scores[latest].ravel()[hits]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ranking.fine.candidate_features import candidate_features
 from ranking.retrieval.sequence import history_vectors, latest, log_gaps
-from ranking.types import Candidates, FloatArray, Histories, Items
+from ranking.types import Candidates, Covisits, FloatArray, Histories, Items
 
 # Latest events that the ranker's target attention reads.
 RANKER_EVENTS = 32
@@ -22,6 +22,7 @@ def ranker_inputs(
     item_features: FloatArray,
     cross: FloatArray,
     items: Items,
+    covisits: Covisits | None = None,
 ) -> dict[str, NDArray[Any]]:
     """Return all inputs of ``ranker.onnx``.
 
@@ -38,6 +39,8 @@ def ranker_inputs(
         See :func:`features.encode.encode_cross`.
     items : Items
         State of the catalogue that the rows refer to.
+    covisits : Covisits or None
+        As of each request; None takes those of `items`.
 
     Returns
     -------
@@ -49,7 +52,9 @@ def ranker_inputs(
     """
     recent = latest(histories, RANKER_EVENTS)
     real = candidates.rows >= 0
-    pair = np.concatenate([cross, candidate_features(candidates, histories, items)], axis=2)
+    pair = np.concatenate(
+        [cross, candidate_features(candidates, histories, items, covisits)], axis=2
+    )
     vectors = candidates.vectors
     if not real.all():
         item_features = np.where(real[..., None], item_features, np.float32(0))

@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from features.catalogue import snapshot
 from features.encode import encode_items
 from features.errors import ReleaseError
 from features.spec import spec_hash
 from features.store import read_catalogue, states_as_of
+from ranking.covisits import covisit_arrays
 from ranking.id_map import IdMap
 from ranking.onnx_model import OnnxModel
 from ranking.release.load import (
@@ -122,7 +124,9 @@ def build_release(
 
     run = _read_run(run_dir)
     config = config.model_copy(update={"retrieval": _retrieval(config, run)})
-    catalogue = read_catalogue(connection)
+    with snapshot(connection):
+        catalogue = read_catalogue(connection)
+        covisits = covisit_arrays(connection, catalogue.item_keys)
     states = _check_states(connection, config)
     step("read")
     releases = home / "releases"
@@ -132,7 +136,7 @@ def build_release(
     try:
         aside.mkdir(mode=0o755)
         verified: dict[str, Any] = {"parity": _check_parity(run, config)}
-        vectors = _write_arrays(aside, run, catalogue)
+        vectors = _write_arrays(aside, run, catalogue, covisits)
         step("arrays")
         assert config.retrieval is not None
         index = build_index(vectors, config.retrieval.index)
@@ -198,7 +202,12 @@ def _check_parity(run: _Run, config: ReleaseConfig) -> dict[str, Any]:
     return parity
 
 
-def _write_arrays(directory: Path, run: _Run, catalogue: Catalogue) -> FloatArray:
+def _write_arrays(
+    directory: Path,
+    run: _Run,
+    catalogue: Catalogue,
+    covisits: tuple[NDArray[np.int32], FloatArray],
+) -> FloatArray:
     """Write all arrays of the catalogue's N items and return their vectors (N, d)."""
     for name in (ITEM_TOWER, USER_TOWER, RANKER, TRAINING):
         shutil.copyfile(run.path / name, directory / name)
@@ -239,6 +248,8 @@ def _write_arrays(directory: Path, run: _Run, catalogue: Catalogue) -> FloatArra
         "available": catalogue.available.astype(np.bool_),
         "neighbours": neighbours,
         "neighbour_scores": scores,
+        "covisits": covisits[0],
+        "covisit_pairs": covisits[1],
         "field_offsets": offsets,
         "fields": np.frombuffer(b"".join(catalogue.fields), np.uint8),
         "trending": place[run.arrays["trending"]].astype(np.int32),

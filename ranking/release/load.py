@@ -50,6 +50,8 @@ ARRAYS = {
     "available": (np.bool_, 1),
     "neighbours": (np.int32, 2),
     "neighbour_scores": (np.float32, 2),
+    "covisits": (np.int32, 2),
+    "covisit_pairs": (np.float32, 2),
     "field_offsets": (np.int64, 1),
     "fields": (np.uint8, 1),
     "trending": (np.int32, 1),
@@ -68,7 +70,7 @@ FILES = frozenset(
         TRAINING,
     }
 )
-_ITEM_ARRAYS = tuple(ARRAYS)[:8]
+_ITEM_ARRAYS = tuple(ARRAYS)[:10]
 
 
 class ReleaseConfig(BaseModel):
@@ -165,6 +167,7 @@ def load_release(path: Path) -> Release:
         "item_features": (N, len(names("item"))),
         "item_categories": (N, len(category_names)),
         "neighbour_scores": arrays["neighbours"].shape,
+        "covisit_pairs": arrays["covisits"].shape,
         "field_offsets": (N + 1,),
         "trending_scores": arrays["trending"].shape,
     }
@@ -193,6 +196,8 @@ def load_release(path: Path) -> Release:
             neighbour_scores=arrays["neighbour_scores"],
             trending=arrays["trending"],
             trending_scores=arrays["trending_scores"],
+            covisits=arrays["covisits"],
+            covisit_pairs=arrays["covisit_pairs"],
             features_as_of=as_of,
         ),
         watermark=int(manifest.facts["watermark"]),
