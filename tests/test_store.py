@@ -103,8 +103,8 @@ def test_an_event_that_was_in_the_future_at_the_refresh(database_url):
         connection.execute("insert into users (user_id) values ('1')")
         connection.execute("insert into items (item_id, categories) values ('a', '{x}')")
         connection.execute(
-            "insert into interactions (user_key, item_key, event_type, occurred_at)"
-            " select 1, 1, 'view', clock_timestamp() + n * interval '3 seconds'"
+            "insert into interactions (user_key, item_key, event_type_key, occurred_at)"
+            " select 1, 1, 1, clock_timestamp() + n * interval '3 seconds'"
             " from generate_series(-1, 1) as n"
         )
         connection.commit()
@@ -132,7 +132,8 @@ EVENT = st.tuples(
 @given(before=st.lists(EVENT, max_size=12), after=st.lists(EVENT, max_size=12))
 def test_any_events_before_and_after_a_refresh(database_url, before, after):
     with connect(database_url) as connection:
-        connection.execute("truncate interactions, items, users restart identity cascade")
+        connection.execute("truncate interactions, items, users restart identity")
+        refresh(connection, full=True)
         connection.execute(
             "insert into items (item_id, categories)"
             " values ('a', '{x,y}'), ('b', '{y}'), ('c', '{}')"
@@ -226,8 +227,8 @@ def test_views_and_functions_are_made_anew_under_an_open_pool(database_url):
             assert not (await store.user_states(["u"]))[0].known
             apply_changed(lambda text: text + "\n-- new\n")
             assert not (await store.user_states(["u"]))[0].known
-            apply_changed(lambda text: text.replace("recent_items", "later_items"))
-            with pytest.raises(SchemaError, match=r"recent_items.*shortlist db apply"):
+            apply_changed(lambda text: text.replace("live_items", "later_items"))
+            with pytest.raises(SchemaError, match=r"live_items.*shortlist db apply"):
                 await store.user_states(["u"])
 
     asyncio.run(go())
@@ -269,7 +270,7 @@ def test_readers_see_old_or_new_while_a_refresh_runs(sample_url):
 
     def run_refresh():
         with connect(sample_url) as connection:
-            refresh(connection)
+            refresh(connection, full=True)
 
     expected, counts, slowest = asyncio.run(go())
     assert len(counts) > 20
