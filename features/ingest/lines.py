@@ -16,6 +16,7 @@ from features.errors import InputError
 from features.ids import id_problem
 from features.ingest.streams import Damaged, Stream
 
+FIRST_BYTES = 1 << 16
 BLOCK_BYTES = 4 << 20
 LONGEST_LINE = 64 << 20
 _LONGEST_VALUE = 40
@@ -57,7 +58,7 @@ def read_lines(stream: Stream, file: str) -> Iterator[Lines]:
     InputError
         A line is longer than can be held.
     """
-    first, rest, size = 1, b"", 1 << 16
+    first, rest, size = 1, b"", FIRST_BYTES
     error: Damaged | None = None
     while True:
         try:

@@ -115,7 +115,7 @@ def load(
     again : bool
         Read files once more that were loaded before; events that are there stay single.
     on_rows : callable, optional
-        Called with the number of lines or rows of each block once it is stored.
+        Called with the number of rows of each block, good or bad, once it is committed.
 
     Returns
     -------
@@ -296,11 +296,10 @@ class _Job:
         self._progress("interactions", 0, total)
         try:
             for piece in ahead(reader.pieces(entry.rows_done, self._now)):
-                before = entry.rows_done
-                if piece.rows_done > before:
+                if piece.rows_done > entry.rows_done:
                     shift = entry.shifted_days * _SECONDS_A_DAY
                     writer.write(entry, piece.events, piece.rows_done, shift)
-                    on_rows(piece.rows_done - before)
+                    on_rows(len(piece.events.line) + len(piece.events.rejects))
                 self._progress("interactions", piece.bytes_done, total)
                 if piece.damage is not None:
                     raise InputError(

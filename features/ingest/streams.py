@@ -99,6 +99,9 @@ class _Counted:
         self.done += len(piece)
         return piece
 
+    def close(self) -> None:
+        """Do nothing: Arrow closes what it reads, but the file is ours."""
+
 
 def _broken(error: Exception) -> Callable[[int], bytes]:
     """Return a reader that says once more that the archive is damaged."""
