@@ -120,7 +120,9 @@ def test_features_of_an_own_history_are_those_of_sql() -> None:
         )
     )
     assert found["user_events"] == 3
-    assert found["user_events_30d"] == 2
+    assert [found[f"user_events_{days}d"] for days in (1, 7, 30, 90)] == [1, 2, 2, 3]
+    assert found["user_active_days"] == 3
+    assert found["user_session_gap_days"] == 39 / 2
     assert found["user_value_mean"] == 3
     assert found["user_value_std"] == 1
     assert found["user_tenure_days"] == 40

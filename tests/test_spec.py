@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from features import spec
-from features.spec import FEATURES, group, names, spec_hash
+from features.spec import FEATURES, WINDOWS_DAYS, group, names, spec_hash
 
 
 def test_names_are_unique():
@@ -45,6 +45,26 @@ def test_the_hash_is_the_same_in_every_process():
     assert told.strip() == spec_hash()
 
 
+def test_each_window_has_its_features():
+    assert list(WINDOWS_DAYS) == sorted(WINDOWS_DAYS)
+    for days in WINDOWS_DAYS:
+        assert f"item_events_{days}d" in names("item")
+        assert f"user_events_{days}d" in names("user")
+    trends = [name for name in names("item") if name.startswith("item_trend_")]
+    assert trends == [f"item_trend_{days}d" for days in WINDOWS_DAYS[:-1]]
+
+
+def test_every_sql_source_is_a_view_or_function(connection):
+    for feature in FEATURES:
+        if "." not in feature.source:
+            (found,) = connection.execute(
+                "select count(*) from pg_class where relname = %(name)s and relkind = 'v'"
+                " or exists (select from pg_proc where proname = %(name)s)",
+                {"name": feature.source},
+            ).fetchone()
+            assert found, feature
+
+
 def test_item_features_are_columns_of_their_view(connection):
     for feature in group("item"):
         connection.execute(f"select {feature.name} from {feature.source} limit 0")
@@ -52,4 +72,5 @@ def test_item_features_are_columns_of_their_view(connection):
 
 def test_user_features_are_columns_of_the_state(connection):
     columns = ", ".join(names("user"))
+    assert {feature.source for feature in group("user")} == {"user_states"}
     connection.execute(f"select {columns} from user_states('{{}}', 1, now())")

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import numpy as np
 import pytest
@@ -18,6 +19,8 @@ from features.spec import names
 from features.store import (
     FeatureStore,
     cold_state,
+    item_features,
+    item_features_async,
     read_catalogue,
     read_interactions,
     states_as_of,
@@ -114,6 +117,61 @@ def test_an_event_that_was_in_the_future_at_the_refresh(database_url):
     (late,) = assert_live_equals_as_of(database_url, ["1"])
     assert (early.features[0], late.features[0]) == (2, 3)
     assert (early.category_events[0], late.category_events[0]) == (2, 3)
+
+
+def test_before_the_first_refresh_every_event_is_live(database_url):
+    now = time.time()
+    with connect(database_url) as connection:
+        connection.execute(
+            "insert into items (item_id, categories) values ('a', '{x}'), ('b', '{}')"
+        )
+        ages = (1, 3600, DAY - 60, 8 * DAY, 8 * DAY + 9, 89 * DAY, 91 * DAY, 4000 * DAY)
+        record_events(
+            connection,
+            [
+                EventRow("u", "ab"[place % 2], value=place / 2, occurred_at=now - age)
+                for place, age in enumerate(ages)
+            ],
+        )
+        connection.commit()
+    (state,) = assert_live_equals_as_of(database_url, ["u"])
+    found = dict(zip(names("user"), state.features, strict=True))
+    assert [found[f"user_events_{days}d"] for days in (1, 7, 30, 90)] == [3, 3, 5, 6]
+    assert found["user_events"] == 8
+    assert state.seen_keys.tolist() == [1, 2]
+
+
+def test_a_refresh_that_lies_before_the_largest_window(database_url):
+    """Events that were in its future, by now older than the window, count all the same."""
+    now = time.time()
+    with connect(database_url) as connection:
+        connection.execute("insert into items (item_id, categories) values ('a', '{x}')")
+        for age in (300 * DAY, 150 * DAY, 5 * DAY):
+            record_events(connection, [EventRow("u", "a", value=2.0, occurred_at=now - age)])
+        connection.commit()
+        refresh(connection, as_of=datetime.fromtimestamp(now - 200 * DAY, UTC))
+        record_events(connection, [EventRow("u", "a", value=3.0, occurred_at=now - 250 * DAY)])
+        connection.commit()
+    (state,) = assert_live_equals_as_of(database_url, ["u"])
+    found = dict(zip(names("user"), state.features, strict=True))
+    assert (found["user_events"], found["user_events_90d"], found["user_active_days"]) == (4, 1, 4)
+    assert state.category_value_sums.tolist() == [9]
+
+
+def test_a_state_tells_what_it_saw(sample_url):
+    (state,) = read(sample_url, ["1"])
+    with connect(sample_url) as connection:
+        record_events(connection, [EventRow("1", "1")])
+        connection.commit()
+        seen, unseen = connection.execute(
+            "select count(*) filter (where seen), count(*) filter (where not seen) from ("
+            " select pg_visible_in_snapshot(transaction_id, %s::pg_snapshot) as seen"
+            " from interactions where user_key = (select user_key from users where user_id = '1')"
+            ") as events",
+            (state.snapshot,),
+        ).fetchone()
+    assert (seen, unseen) == (20, 1)
+    assert cold_state("1", 0.0).snapshot == ""
 
 
 EVENT = st.tuples(
@@ -292,7 +350,33 @@ def test_the_catalogue(sample):
     assert len(read_catalogue(sample, catalogue.watermark).item_ids) == 0
 
 
+def test_item_features_are_read_at_once(sample_url, sample):
+    async def go():
+        async with open_pool(sample_url, DatabaseConfig(statement_timeout_ms=20)) as pool:
+            return await item_features_async(pool)
+
+    with connect(sample_url) as connection:
+        connection.execute("insert into items (item_id, created_at) values ('new', now())")
+        connection.commit()
+        here = item_features(connection)
+        catalogue = read_catalogue(connection)
+        point = connection.execute(
+            "select unix_seconds(as_of), snapshot::text from refresh_point"
+        ).fetchone()
+    there = asyncio.run(go())
+    for found in (here, there):
+        assert np.array_equal(found.item_keys, catalogue.item_keys)
+        assert np.array_equal(found.features, catalogue.features, equal_nan=True)
+        assert (found.as_of, found.snapshot) == point
+    assert (catalogue.features_as_of, catalogue.features_snapshot) == point
+    new = dict(zip(names("item"), here.features[-1], strict=True))
+    assert (new["item_events"], new["item_events_1d"], new["item_trend_1d"]) == (0, 0, 0)
+    assert new["item_age_days"] == 0
+    assert np.isnan(new["item_recency_days"])
+
+
 def test_an_empty_catalogue(connection):
+    assert item_features(connection).features.shape == (0, len(names("item")))
     catalogue = read_catalogue(connection)
     assert catalogue.features.shape == (0, len(names("item")))
     assert len(read_interactions(connection).times) == 0
