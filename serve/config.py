@@ -25,6 +25,7 @@ from pydantic_settings import (
 
 from features.database import DatabaseConfig
 from features.errors import ConfigError
+from features.retention import LEAST_DAYS
 from ranking.onnx_model import OnnxConfig
 from ranking.release import ReleaseConfig
 from ranking.training_config import TrainingConfig
@@ -130,6 +131,12 @@ class FeaturesConfig(BaseModel):
         default=600.0,
         ge=0,
         description="How often `shortlist serve` refreshes the features, in seconds; 0: never.",
+    )
+    keep_raw_days: int | None = Field(
+        default=None,
+        ge=LEAST_DAYS,
+        description="Raw events and answers older than this many days are dropped once a day by "
+        "`shortlist serve`, after they were counted; none: they stay.",
     )
     served_sample_rate: float = Field(
         default=0.01, ge=0, le=1, description="Share of answers whose features are logged."

@@ -1,4 +1,4 @@
-"""Refreshes the features every now and then, in the main process of a service.
+"""Refreshes the features every now and then, and drops old raw events, in the main process.
 
 One process of a service does it, not each replica; several services, or a job of cron, may do
 it at the same time: refreshes of one database wait for each other. Replicas see that the
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from datetime import UTC, date
 from typing import Any
 
 import psycopg
@@ -17,6 +18,7 @@ import psycopg
 from features.database import connect, resolve_url
 from features.errors import ShortlistError
 from features.refresh import refresh
+from features.retention import drop_raw_events
 from serve.config import Settings
 from serve.logs import NAME
 
@@ -39,6 +41,7 @@ class Refresher:
         self._settings = settings
         self._stop = threading.Event()
         self._connection: psycopg.Connection[Any] | None = None
+        self._dropped_on: date | None = None
         self._thread = threading.Thread(target=self._run, name="refresh", daemon=True)
 
     def __enter__(self) -> Refresher:
@@ -68,11 +71,19 @@ class Refresher:
                 _LOGGER.exception("the refresh failed and is tried again")
 
     def _refresh(self) -> None:
-        url = resolve_url(self._settings.database, self._settings.home)
-        with connect(url, self._settings.database.connect_timeout_s) as connection:
+        database, keep_days = self._settings.database, self._settings.features.keep_raw_days
+        url = resolve_url(database, self._settings.home)
+        with connect(url, database.connect_timeout_s) as connection:
             self._connection = connection
             try:
-                report = refresh(connection)
+                report = refresh(connection, partition_days=database.partition_days)
+                _LOGGER.info("features are refreshed as of %s", report.as_of.isoformat())
+                today = report.as_of.astimezone(UTC).date()
+                if keep_days is not None and self._dropped_on != today:
+                    dropped = drop_raw_events(
+                        connection, keep_days, partition_days=database.partition_days
+                    )
+                    self._dropped_on = today
+                    _LOGGER.info("raw events stay since %s: %s", dropped.raw_since, dropped.counts)
             finally:
                 self._connection = None
-        _LOGGER.info("features are refreshed as of %s", report.as_of.isoformat())

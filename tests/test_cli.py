@@ -177,6 +177,8 @@ def test_the_database_step_by_step(run: Run, home: Path, tmp_path: Path) -> None
     assert json.loads(refreshed.stdout)["seconds"]["item_totals"] >= 0
     assert not json.loads(run("features", "refresh", "--json").stdout)["full"]
     assert json.loads(run("features", "refresh", "--full", "--json").stdout)["full"]
+    dropped = json.loads(run("db", "retain", "--days", "92", "--json").stdout)
+    assert dropped["counts"]["interactions"] == 2
     erased = json.loads(run("db", "erase", "8", "--json").stdout)
     assert erased["id"] == "8"
     assert erased["rows"]["users"] == 1

@@ -10,6 +10,7 @@ import pytest
 from fixtures_serving import settings_for
 
 from features.database import connect
+from features.events import EventRow, record_events
 from serve.config import Settings
 from serve.refresher import Refresher
 
@@ -40,6 +41,27 @@ def test_it_refreshes_again_and_again_until_it_is_stopped(connection, database_u
     done = refreshes(connection)
     time.sleep(0.4)
     assert refreshes(connection) == done
+
+
+def test_it_drops_old_raw_events_if_told(connection, database_url, tmp_path):
+    connection.execute("insert into items (item_id) values ('a')")
+    now = time.time()
+    events = [EventRow("u", "a", occurred_at=now - days * 86_400) for days in (1, 91, 96, 400)]
+    record_events(connection, events)
+    connection.commit()
+    wanted = settings_for(database_url, tmp_path, {"refresh_every_s": 0.1, "keep_raw_days": 92})
+
+    def left() -> int:
+        connection.rollback()
+        return connection.execute("select count(*) from interactions").fetchone()[0]
+
+    with Refresher(wanted):
+        end = time.monotonic() + 30
+        while left() > 2:
+            assert time.monotonic() < end, "nothing was dropped"
+            time.sleep(0.05)
+    row = connection.execute("select item_events, item_events_90d from item_features").fetchone()
+    assert row == (4, 1)
 
 
 def test_it_stops_while_it_waits_for_another_refresh(connection, database_url, tmp_path):

@@ -120,35 +120,6 @@ def erase(
     OUT.print(rows)
 
 
-@db.command("drop-raw", epilog="Example: shortlist db drop-raw --keep-days 400")
-def drop_raw(
-    keep_days: Annotated[
-        int | None,
-        typer.Option(help="Whole UTC days that stay; none takes features.keep_raw_days."),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Drop old raw events and answers; what was counted of them by day stays."""
-    from features.errors import ConfigError
-    from features.retention import LEAST_DAYS, drop_raw_events
-
-    wanted = context.settings()
-    days = wanted.features.keep_raw_days if keep_days is None else keep_days
-    if days is None:
-        raise ConfigError(
-            f"features.keep_raw_days is not set: give --keep-days, at least {LEAST_DAYS}, or set it"
-        )
-    with context.connected(wanted) as connection, progress() as report:
-        found = drop_raw_events(connection, days, report, wanted.database.partition_days)
-    if as_json:
-        emit(asdict(found) | {"raw_since": found.raw_since.isoformat()})
-        return
-    rows = table(f"Raw events since {found.raw_since} stay", "table", "dropped", right=("dropped",))
-    for name, dropped in found.counts.items():
-        rows.add_row(name, f"{dropped:,}")
-    OUT.print(rows)
-
-
 @features.command(epilog="Example: shortlist features refresh")
 def refresh(
     full: Annotated[
