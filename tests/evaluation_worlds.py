@@ -72,7 +72,7 @@ class AsOfPopularity:
         return inputs["popularity"]
 
 
-def popularity_inputs(candidates, histories, users, features, cross, items):
+def popularity_inputs(candidates, histories, users, features, cross, items, covisits):
     return {"popularity": features[:, :, 0]}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -46,7 +47,7 @@ def skew(
                 "unknown_users": report.unknown,
                 "without_snapshot": report.without_snapshot,
                 "differing": report.differing,
-                "features": [asdict(row) for row in report.features],
+                "features": [_finite(asdict(row)) for row in report.features],
             }
         )
     else:
@@ -55,27 +56,30 @@ def skew(
         raise typer.Exit(1)
 
 
+def _finite(value: object) -> object:
+    """Return `value` with null for a number that is missing or infinite: JSON has neither."""
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def _show(report: SkewReport) -> None:
-    title = f"Served features computed again: {report.answers} sampled answers"
-    right = ("compared", "differing", "largest difference")
-    rows = table(title, "feature", *right, "example", right=right)
+    title = f"Served features of {report.answers} sampled answers computed again"
+    numbers = ("compared", "differing", "largest")
+    rows = table(title, "feature", *numbers, right=numbers)
     for row in report.features:
-        text = ""
-        if row.example is not None:
-            found = row.example
+        differing = f"[bold red]{row.differing}[/]" if row.differing else "0"
+        rows.add_row(row.feature, str(row.compared), differing, f"{row.largest:.3g}")
+    OUT.print(rows)
+    for row in report.features:
+        found = row.example
+        if found is not None:
             item = "" if found.item_id is None else f", item {found.item_id!r}"
             text = (
-                f"answer {found.rec_id}, user {found.user_id!r}{item}:"
-                f" served {found.served:.7g}, now {found.recomputed:.7g}"
+                f"{row.feature}: served {found.served:.7g}, computed again {found.recomputed:.7g}"
+                f" (answer {found.rec_id}, user {found.user_id!r}{item})"
             )
-        rows.add_row(
-            row.feature,
-            str(row.compared),
-            f"[bold red]{row.differing}[/]" if row.differing else "0",
-            f"{row.largest:.3g}",
-            escape(text),
-        )
-    OUT.print(rows)
+            OUT.print(escape(text))
     for count, why in (
         (report.other_spec, "are of another version of the features"),
         (report.unknown, "are of users who are no longer in the database"),
