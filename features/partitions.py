@@ -27,7 +27,7 @@ with bounds as (
         ) as parts
     from pg_inherits
     inner join pg_class on pg_inherits.inhrelid = pg_class.oid
-    where pg_inherits.inhparent = to_regclass(%s)
+    where pg_inherits.inhparent = %s::regclass
 )
 select relname, nullif(parts[1], 'MINVALUE')::timestamptz, parts[2]::timestamptz
 from bounds
