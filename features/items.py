@@ -13,7 +13,7 @@ from typing import Any, Literal
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
-from features.catalogue import CATALOGUE_QUERY, catalogue_of
+from features.catalogue import CHANGED_QUERY, catalogue_of
 from features.ids import ATTRIBUTE_LENGTH, CATEGORIES, TITLE_LENGTH, id_problem
 from features.real import is_float64, is_moment, shown
 from features.retry import run_async
@@ -224,7 +224,7 @@ async def changed_items(pool: Pool, since: int) -> Catalogue:
     DatabaseUnavailable
         PostgreSQL cannot be reached.
     """
-    return catalogue_of(await run_async(pool, CATALOGUE_QUERY, (since,)), since)
+    return catalogue_of(await run_async(pool, CHANGED_QUERY, (since,)), since)
 
 
 async def refreshed_at(pool: Pool) -> float:
