@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from fixtures_serving import Service, build, in_thread, settings_for
 from features.database import connect
 from features.refresh import refresh
 from features.served import unpacked
+from features.skew import skew
 from features.spec import names, spec_hash
 
 _HOUR = 3600.0
@@ -193,3 +195,56 @@ def test_a_history_that_comes_with_the_request_is_not_kept_and_rows_are_bounded(
             " from served_features"
         ).fetchone()
     assert row == (0, 3)
+
+
+def test_what_was_served_while_events_came_and_features_were_refreshed_is_computed_again(service):
+    """Readers, writers and refreshes at the same time: no served value differs afterwards."""
+    until = time.monotonic() + 4
+    users = [str(number) for number in range(1, 9)]
+
+    def post(number: int) -> int:
+        accepted = 0
+        while time.monotonic() < until:
+            rows = [
+                {
+                    "event_id": str(uuid.uuid4()),
+                    "user_id": user,
+                    "item_id": str(1 + (accepted + number) % 7),
+                    "value": 0.5 + accepted % 9 / 2,
+                }
+                for user in users[number::2]
+            ]
+            answer = service.client.post("/v1/events", json=rows)
+            accepted += answer.json()["accepted"]
+        return accepted
+
+    def ask(user: str) -> int:
+        asked = 0
+        while time.monotonic() < until:
+            service.recommend(user, 10)
+            asked += 1
+        return asked
+
+    def follow() -> int:
+        done = 0
+        with connect(service.database_url) as connection:
+            while time.monotonic() < until:
+                refresh(connection)
+                done += 1
+        return done
+
+    with ThreadPoolExecutor(9) as threads:
+        posted = [threads.submit(post, number) for number in range(2)]
+        refreshed = threads.submit(follow)
+        asked = [threads.submit(ask, user) for user in users[:4]]
+        assert sum(future.result() for future in posted) > 50
+        assert sum(future.result() for future in asked) > 20
+        assert refreshed.result() >= 1
+    with connect(service.database_url) as connection:
+        eventually(lambda: metric(service, "shortlist_served_features_total") > 20)
+        report = skew(connection)
+    assert report.answers > 20
+    compared = {row.feature: row.compared for row in report.features}
+    assert set(compared) == {*names("user"), *names("item"), *names("cross")}
+    assert min(compared.values()) > 20
+    assert report.differing == 0, [row for row in report.features if row.differing]
