@@ -66,6 +66,9 @@ class BlockWriter:
         self._users = Users()
         self._items = Items(make=item_file is None)
         self._duplicates = Duplicates()
+        with connection.transaction():
+            connection.execute("set local search_path = shortlist, pg_temp")
+            self._duplicates.begin(connection)
 
     def write(self, entry: ledger.Entry, events: Events, rows_done: int, shift: int) -> None:
         """Store a block and where the file stands now; `shift` in seconds moves its times."""

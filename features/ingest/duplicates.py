@@ -123,14 +123,14 @@ class Duplicates:
         self._hashes = np.empty(0, np.uint64)
 
     def begin(self, connection: psycopg.Connection[Any]) -> None:
-        """Look whether all events of the table are from this load; once not, never again."""
-        row = connection.execute(_PLACE).fetchone()
-        assert row is not None
+        """Look whether all events of the table are from this load; once not, never again.
+
+        Call it in a transaction of its own before the first block, and in that of each block.
+        """
         if self._place is None:
-            self._place = row[0]
-            any_row = connection.execute("select exists (select from interactions)").fetchone()
-            self._is_alone = row[0] == 0 and any_row == (False,)
-        elif row[0] != self._place:
+            self._is_alone = _is_empty(connection)
+            self._place = _place(connection)
+        elif _place(connection) != self._place:
             self._is_alone = False
 
     def find(
@@ -184,14 +184,34 @@ class Duplicates:
 
     def keep(self, connection: psycopg.Connection[Any], kept: NDArray[np.bool_]) -> None:
         """Remember the rows that the block stored; call it before the commit."""
-        row = connection.execute(_PLACE).fetchone()
-        assert row is not None
         assert self._place is not None
-        if row[0] != self._place + int(kept.sum()):
+        place = _place(connection)
+        if place != self._place + int(kept.sum()):
             self._is_alone = False
-        self._place = row[0]
+        self._place = place
         if self._is_alone:
             self._filter.add(self._hashes[kept])
+
+
+def _place(connection: psycopg.Connection[Any]) -> int:
+    """Return the last number that any event was given."""
+    row = connection.execute(_PLACE).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def _is_empty(connection: psycopg.Connection[Any]) -> bool:
+    """Return whether there are no events, not even of writers that have not committed yet.
+
+    A table that looks empty is locked until the end of the transaction: that waits for them.
+    """
+    for statement in (None, "lock table interactions in share mode"):
+        if statement is not None:
+            connection.execute(statement)
+        row = connection.execute("select not exists (select from interactions)").fetchone()
+        if row != (True,):
+            return False
+    return True
 
 
 def _mark_repeated(
