@@ -205,13 +205,11 @@ def _is_empty(connection: psycopg.Connection[Any]) -> bool:
 
     A table that looks empty is locked until the end of the transaction: that waits for them.
     """
-    for statement in (None, "lock table interactions in share mode"):
-        if statement is not None:
-            connection.execute(statement)
-        row = connection.execute("select not exists (select from interactions)").fetchone()
-        if row != (True,):
-            return False
-    return True
+    look = "select not exists (select from interactions)"
+    if connection.execute(look).fetchone() != (True,):
+        return False
+    connection.execute("lock table interactions in share mode")
+    return connection.execute(look).fetchone() == (True,)
 
 
 def _mark_repeated(

@@ -28,12 +28,14 @@ class Stream:
 
     Parameters
     ----------
-    raw : buffered binary file
+    raw : binary file
         What to read; closed with the stream.
     """
 
     def __init__(self, raw: IO[bytes]) -> None:
         self._raw = raw
+        if not isinstance(raw, io.BufferedReader):
+            raw = io.BufferedReader(cast(io.RawIOBase, raw))
         buffered = cast("io.BufferedReader[io.RawIOBase]", raw)
         self._counted = _Counted(buffered)
         start = buffered.peek(8)

@@ -156,8 +156,11 @@ def load(
 
     wish = _wish(columns or [], mapping, names, separator, time_unit, event_type)
     if from_table or items_table:
-        if path is not None or not from_table:
-            raise InputError("--table names the events, --items-table the items; a file is neither")
+        if path is not None or not from_table or dry_run:
+            raise InputError(
+                "--table names the events and --items-table the items, instead of files; there is"
+                " no dry run of them"
+            )
         _load_table(from_table, items_table, wish, as_json)
         return
     if dry_run:
