@@ -56,6 +56,7 @@ FULL_STEPS: dict[str, tuple[str, ...]] = {
     "user_category_daily": ("refresh_user_category_daily", "rebuild_user_category_daily"),
     "covisit_daily": ("refresh_covisit_daily", "rebuild_covisit_daily"),
     "item_totals": ("rebuild_find_keys", "recount_item_totals"),
+    "user_category_totals": ("rebuild_user_category_totals",),
     "user_totals": ("recount_user_totals",),
 }
 """The same of a full one: what is new for dropped days is added, all others are counted anew."""
@@ -216,6 +217,8 @@ def _write(
         ).fetchone()
         assert row is not None
         everything = full or row[0]
+        if everything:
+            connection.execute("set local work_mem = '256MB'")
         as_of = _moment(found.as_of, wanted, row[1], everything)
         longest = max(WINDOWS_DAYS)
         if row[2] is not None and (as_of - timedelta(days=longest)).date() < row[2]:

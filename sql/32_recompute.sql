@@ -373,7 +373,8 @@ begin
         value_sum = excluded.value_sum,
         value_square_sum = excluded.value_square_sum,
         last_at = excluded.last_at,
-        window_events = excluded.window_events;
+        window_events = excluded.window_events
+    where item_totals.* is distinct from excluded.*;
     delete from item_totals
     using stale_items
     where
@@ -381,6 +382,22 @@ begin
         and not exists (
             select from item_daily where item_daily.item_key = stale_items.item_key
         );
+end
+$$;
+
+drop function if exists recount_user_category_totals() cascade;
+
+create function recount_user_category_totals() returns void
+language plpgsql
+as $$
+begin
+    delete from user_category_totals
+    where user_key in (select stale_users.user_key from stale_users);
+    insert into user_category_totals (user_key, events, value_sum, category)
+    select user_key, sum(events), sum(value_sum), category
+    from stale_users
+    inner join user_category_daily using (user_key)
+    group by user_key, category;
 end
 $$;
 
@@ -395,14 +412,6 @@ declare
     run record;
 begin
     select * into run from refresh_run;
-    delete from user_category_totals
-    where user_key in (select stale_users.user_key from stale_users);
-    insert into user_category_totals (user_key, events, value_sum, category)
-    select user_key, sum(events), sum(value_sum), category
-    from stale_users
-    inner join user_category_daily using (user_key)
-    group by user_key, category;
-
     insert into user_totals (
         user_key, first_at, last_at, events, valued, active_days, value_sum, value_square_sum,
         seen_items, seen_compacted, category_names, category_sums
@@ -419,7 +428,9 @@ begin
         group by user_key
     ) as sums
     left join (
-        select user_key, count(*) as items, string_agg(int4send(item_key), '') as packed
+        select
+            user_key, count(*) as items,
+            string_agg(int4send(item_key), '' order by item_key) as packed
         from (
             select user_key, item_key
             from stale_users
@@ -461,7 +472,8 @@ begin
         seen_items = excluded.seen_items,
         seen_compacted = excluded.seen_compacted,
         category_names = excluded.category_names,
-        category_sums = excluded.category_sums;
+        category_sums = excluded.category_sums
+    where user_totals.* is distinct from excluded.*;
     delete from user_totals
     using stale_users
     where
@@ -502,7 +514,7 @@ begin
         perform recount_item_totals();
     end if;
     if exists (select from stale_users) then
-        perform recount_user_totals();
+        perform recount_user_category_totals(), recount_user_totals();
     end if;
 end
 $$;

@@ -2,7 +2,51 @@
 -- for the first refresh.
 -- Grain: one function for each partial; the sums follow from them (32_recompute.sql).
 --
--- Rows are deleted and inserted, never truncated: readers see the old ones until the commit.
+-- Each counts into the temporary table fresh; only the differences are written, so counting anew
+-- what was right leaves no dead rows, and readers see the old rows until the commit, which they
+-- would not after truncate.
+
+drop function if exists rebuild_store(text, text[]) cascade;
+
+-- Make the rows of a table, from the first day with raw events on, those of fresh.
+create function rebuild_store(target text, keys text[]) returns void
+language plpgsql
+as $$
+declare
+    first_day date := (select raw_day from refresh_run);
+    all_columns text;
+    same_key text;
+    same_values text;
+begin
+    analyze fresh;
+    select
+        string_agg(quote_ident(attname), ', ' order by attnum),
+        string_agg(format('known.%1$I = fresh.%1$I', attname), ' and ' order by attnum)
+            filter (where attname = any(keys)),
+        format(
+            '(%s) is not distinct from (%s)',
+            string_agg(format('known.%I', attname), ', ' order by attnum)
+                filter (where attname <> all(keys)),
+            string_agg(format('fresh.%I', attname), ', ' order by attnum)
+                filter (where attname <> all(keys))
+        )
+    into all_columns, same_key, same_values
+    from pg_attribute
+    where attrelid = 'fresh'::regclass and attnum > 0;
+    execute format(
+        'delete from %I as known where %s not exists (select from fresh where %s and %s)',
+        target, case when 'event_day' = any(keys) then 'event_day >= $1 and' else '' end,
+        same_key, same_values
+    ) using first_day;
+    execute format(
+        'insert into %1$I (%2$s) select %2$s from fresh'
+        ' where not exists (select from %1$I as known where %3$s) order by %4$s',
+        target, all_columns, same_key,
+        (select string_agg(quote_ident(name), ', ') from unnest(keys) as name)
+    );
+    drop table fresh;
+end
+$$;
 
 drop function if exists rebuild_item_daily() cascade;
 
@@ -13,8 +57,8 @@ declare
     run record;
 begin
     select * into run from refresh_run;
-    delete from item_daily where event_day >= run.raw_day;
-    insert into item_daily (
+    create temp table fresh (like item_daily) on commit drop;
+    insert into fresh (
         item_key, event_day, events, valued, impressions, clicks, value_sum, value_square_sum,
         last_at
     )
@@ -66,15 +110,16 @@ begin
         ) as clicks
         group by 1, 2
     ) as parts
-    group by item_key, event_day
-    order by item_key, event_day;
+    group by item_key, event_day;
+    perform rebuild_store('item_daily', '{item_key, event_day}');
 
-    delete from click_daily where event_day >= run.raw_day;
-    insert into click_daily (event_day, impressions, clicks)
+    create temp table fresh (like click_daily) on commit drop;
+    insert into fresh (event_day, impressions, clicks)
     select event_day, sum(impressions), sum(clicks)
     from item_daily
     where event_day >= run.raw_day and (impressions > 0 or clicks > 0)
     group by event_day;
+    perform rebuild_store('click_daily', '{event_day}');
 end
 $$;
 
@@ -87,8 +132,8 @@ declare
     run record;
 begin
     select * into run from refresh_run;
-    delete from user_daily where event_day >= run.raw_day;
-    insert into user_daily (
+    create temp table fresh (like user_daily) on commit drop;
+    insert into fresh (
         user_key, event_day, events, valued, value_sum, value_square_sum, first_at, last_at
     )
     select
@@ -101,8 +146,8 @@ begin
         interaction_id <= run.watermark
         and occurred_at >= run.raw_from
         and occurred_at < run.as_of
-    group by user_key, event_day
-    order by user_key, event_day;
+    group by user_key, event_day;
+    perform rebuild_store('user_daily', '{user_key, event_day}');
 end
 $$;
 
@@ -115,8 +160,8 @@ declare
     run record;
 begin
     select * into run from refresh_run;
-    delete from user_category_daily where event_day >= run.raw_day;
-    insert into user_category_daily (user_key, event_day, events, value_sum, category)
+    create temp table fresh (like user_category_daily) on commit drop;
+    insert into fresh (user_key, event_day, events, value_sum, category)
     select
         events.user_key, (events.occurred_at at time zone 'utc')::date as event_day, count(*),
         coalesce(sum(events.value::double precision), 0), category.name
@@ -127,8 +172,8 @@ begin
         events.interaction_id <= run.watermark
         and events.occurred_at >= run.raw_from
         and events.occurred_at < run.as_of
-    group by events.user_key, event_day, category.name
-    order by events.user_key, event_day, category.name;
+    group by events.user_key, event_day, category.name;
+    perform rebuild_store('user_category_daily', '{user_key, event_day, category}');
 end
 $$;
 
@@ -141,8 +186,8 @@ declare
     run record;
 begin
     select * into run from refresh_run;
-    delete from covisit_daily where event_day >= run.raw_day;
-    insert into covisit_daily (item_key, other_key, event_day, pairs)
+    create temp table fresh (like covisit_daily) on commit drop;
+    insert into fresh (item_key, other_key, event_day, pairs)
     select
         earlier.item_key, events.item_key,
         (greatest(earlier.at, events.occurred_at) at time zone 'utc')::date as event_day, count(*)
@@ -166,8 +211,23 @@ begin
         and events.occurred_at <= earlier.at + interval '1 hour'
         and greatest(earlier.at, events.occurred_at) >= run.raw_from
         and greatest(earlier.at, events.occurred_at) < run.as_of
-    group by earlier.item_key, events.item_key, event_day
-    order by earlier.item_key, events.item_key, event_day;
+    group by earlier.item_key, events.item_key, event_day;
+    perform rebuild_store('covisit_daily', '{item_key, other_key, event_day}');
+end
+$$;
+
+drop function if exists rebuild_user_category_totals() cascade;
+
+create function rebuild_user_category_totals() returns void
+language plpgsql
+as $$
+begin
+    create temp table fresh (like user_category_totals) on commit drop;
+    insert into fresh (user_key, events, value_sum, category)
+    select user_key, sum(events), sum(value_sum), category
+    from user_category_daily
+    group by user_key, category;
+    perform rebuild_store('user_category_totals', '{user_key, category}');
 end
 $$;
 
