@@ -27,7 +27,8 @@ class DroppedEvents:
     days : list of (int, str, int, float)
         End of a day in microseconds, category, events and sum of their values.
     seen : (m,) int64
-        Items that none of the raw events has.
+        Items that none of the raw events has. An item that is among both is seen from its first
+        raw event on: the sums do not tell when an item was first seen.
     """
 
     micros: int = 0

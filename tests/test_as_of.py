@@ -119,6 +119,7 @@ ANSWERS = st.lists(
 
 def insert(connection, events, answers):
     """Put (user, item, value, seconds) and (user, items, seconds) into an empty database."""
+    connection.rollback()  # what an example that failed left
     connection.execute(
         "truncate interactions, answers, items, users, event_types restart identity cascade"
     )
@@ -276,7 +277,9 @@ def test_partials_stand_for_raw_events_that_were_dropped(connection, events, ans
         assert other.category_names == one.category_names
         assert np.array_equal(other.category_events, one.category_events)
         assert np.array_equal(other.category_value_sums, one.category_value_sums)
-        assert np.array_equal(other.seen_keys, one.seen_keys)
+        # What is there again later cannot be told from what was new then.
+        later = {event.item_key for event in raw if event.moment >= other.as_of * 1e6}
+        assert set(one.seen_keys) - later <= set(other.seen_keys) <= set(one.seen_keys)
     connection.rollback()
 
 
