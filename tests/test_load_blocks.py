@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from load_files import HEADER, count, reasons, write
 
 from features.database import connect
+from features.erasure import erase_user
 from features.errors import InputError
 from features.ingest import lines as text_lines
 from features.ingest.duplicates import Filter
@@ -137,11 +138,7 @@ def test_a_user_who_is_erased_meanwhile_leaves_no_stray_event(
         blocks.append(rows)
         if len(blocks) == 2:
             with connect(database_url) as other:
-                other.execute(
-                    "delete from interactions using users"
-                    " where users.user_key = interactions.user_key and user_id = 'u1'"
-                )
-                other.execute("delete from users where user_id = 'u1'")
+                erase_user(other, "u1")
 
     load(connection, write(tmp_path, HEADER + "".join(lines)), on_rows=erase)
     strays = "select count(*) from interactions left join users using (user_key)"

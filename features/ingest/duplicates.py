@@ -13,7 +13,7 @@ import psycopg
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from features.binary import register
+from features.ingest.arrays import Texts, one_row
 
 FILTER_BYTES = 32 << 20
 _HASHES = 3
@@ -55,16 +55,6 @@ select coalesce(pg_sequence_last_value(
     pg_get_serial_sequence('interactions', 'interaction_id')::regclass
 ), 0)
 """
-
-
-def _positions(
-    connection: psycopg.Connection[Any], statement: str, parameters: list[Any]
-) -> NDArray[np.int64]:
-    with connection.cursor(binary=True) as cursor:
-        register(cursor)
-        row = cursor.execute(statement, parameters).fetchone()
-    assert row is not None
-    return np.empty(0, np.int64) if row[0] is None else row[0]
 
 
 def _mixed(*columns: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -164,7 +154,7 @@ class Duplicates:
             repeated[named] = True
             named = np.fromiter(first.values(), np.int64, len(first))
             repeated[named] = False
-            known = _positions(connection, _NEW_IDS, [list(first)])
+            (known,) = one_row(connection, _NEW_IDS, [Texts(list(first))])
             stored[named[known]] = True
         self._hashes = _mixed(*columns)
         _mark_repeated(columns, self._hashes, has_id, repeated, stored)
@@ -177,7 +167,7 @@ class Duplicates:
         if len(at):
             at = at[np.lexsort((columns[3][at], columns[0][at]))]
             connection.execute("set local enable_seqscan = off")
-            found = _positions(connection, _STORED, [column[at] for column in columns])
+            (found,) = one_row(connection, _STORED, [column[at] for column in columns])
             stored[at[found]] = True
             connection.execute("set local enable_seqscan = on")
         return repeated, stored

@@ -8,7 +8,7 @@ import numpy as np
 import psycopg
 from numpy.typing import NDArray
 
-from features.binary import register
+from features.ingest.arrays import Texts, one_row
 
 KNOWN_USERS = 600_000
 KNOWN_ITEMS = 300_000
@@ -36,13 +36,12 @@ keyed as (
     select incoming.position, made.user_key, made.is_new
     from incoming inner join made on incoming.user_id = made.user_id
 )
-select array_agg(position - 1), array_agg(user_key), array_agg(is_new::integer) from keyed
+select array_agg(position - 1), array_agg(user_key), array_agg(is_new::integer::bigint) from keyed
 """
 
-_GONE = """
-select array_agg(position - 1)
-from unnest(%s::bigint[]) with ordinality as known (user_key, position)
-where not exists (select from users where users.user_key = known.user_key)
+# An erasure leaves a row here and waits for the lock of loads.
+_ERASED = """
+select count(*), coalesce(max((extract(epoch from erased_at) * 1000000)::bigint), 0) from erasures
 """
 
 _ITEMS = """
@@ -54,33 +53,31 @@ inner join items on incoming.item_id = items.item_id
 """
 
 _MAKE_ITEMS = """
-insert into items (item_id, created_at)
-select item_id, to_timestamp(moment / 1e6)
-from unnest(%s::text[], %s::bigint[]) as incoming (item_id, moment)
-on conflict (item_id) do nothing
+with made as (
+    insert into items (item_id, created_at)
+    select item_id, to_timestamp(moment / 1e6)
+    from unnest(%s::text[], %s::bigint[]) with ordinality as incoming (item_id, moment, position)
+    order by position
+    on conflict (item_id) do nothing
+    returning item_key::bigint
+)
+select array_agg(item_key) from made
 """
 
 _LOWER = """
-update items
-set created_at = to_timestamp(incoming.moment / 1e6)
-from unnest(%s::bigint[], %s::bigint[]) as incoming (item_key, moment)
-where
-    items.item_key = incoming.item_key
-    and (items.created_at is null or items.created_at > to_timestamp(incoming.moment / 1e6))
+with lowered as (
+    update items
+    set created_at = to_timestamp(incoming.moment / 1e6)
+    from unnest(%s::bigint[], %s::bigint[]) as incoming (item_key, moment)
+    where
+        items.item_key = incoming.item_key
+        and (items.created_at is null or items.created_at > to_timestamp(incoming.moment / 1e6))
+    returning items.item_key::bigint
+)
+select array_agg(item_key) from lowered
 """
 
 NEVER = np.iinfo(np.int64).max
-
-
-def _columns(
-    connection: psycopg.Connection[Any], statement: str, parameters: list[Any]
-) -> list[NDArray[np.int64]]:
-    """Run a statement that returns one row of arrays; no rows are empty arrays."""
-    with connection.cursor(binary=True) as cursor:
-        register(cursor)
-        row = cursor.execute(statement, parameters).fetchone()
-    assert row is not None
-    return [np.empty(0, np.int64) if column is None else column for column in row]
 
 
 class Users:
@@ -89,6 +86,7 @@ class Users:
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
         self._learnt: dict[str, int] = {}
+        self._erased: tuple[Any, ...] | None = None
 
     def keys(
         self, connection: psycopg.Connection[Any], ids: list[str], moments: NDArray[np.int64]
@@ -104,18 +102,17 @@ class Users:
         moments : (n,) int64
             First event of each, in microseconds; a new user was created then.
         """
+        erased = connection.execute(_ERASED).fetchone()
+        if erased != self._erased:
+            self._erased, self._known = erased, {}
         known = self._known
         keys = np.array([known.get(name, 0) for name in ids], np.int64)
         self._learnt = {}
-        there = np.flatnonzero(keys)
-        if len(there):
-            (gone,) = _columns(connection, _GONE, [keys[there]])
-            keys[there[gone]] = 0
         unknown = np.flatnonzero(keys == 0)
         is_new = np.zeros(len(ids), np.bool_)
         if len(unknown):
             names = [ids[at] for at in unknown]
-            at, found, made = _columns(connection, _USERS, [names, moments[unknown]])
+            at, found, made = one_row(connection, _USERS, [Texts(names), moments[unknown]])
             keys[unknown[at]] = found
             is_new[unknown[at]] = made != 0
             self._learnt = dict(zip(names, keys[unknown].tolist(), strict=True))
@@ -159,20 +156,18 @@ class Items:
         made = 0
         if len(unknown):
             names = [ids[at] for at in unknown]
-            at, found, since = _columns(connection, _ITEMS, [int(NEVER), names])
+            at, found, since = one_row(connection, _ITEMS, [int(NEVER), Texts(names)])
             missing = np.ones(len(unknown), np.bool_)
             missing[at] = False
             if self._make and missing.any():
                 rest = unknown[missing]
-                cursor = connection.execute(
-                    _MAKE_ITEMS, [[ids[at] for at in rest], moments[rest].tolist()]
-                )
-                made = cursor.rowcount
-                at, found, since = _columns(connection, _ITEMS, [int(NEVER), names])
+                new = Texts([ids[at] for at in rest])
+                made = len(one_row(connection, _MAKE_ITEMS, [new, moments[rest]])[0])
+                at, found, since = one_row(connection, _ITEMS, [int(NEVER), Texts(names)])
             keys[unknown[at]], created[unknown[at]] = found, since
         late = np.flatnonzero((keys != 0) & (created > moments))
         if len(late):
-            connection.execute(_LOWER, [keys[late].tolist(), moments[late].tolist()])
+            one_row(connection, _LOWER, [keys[late], moments[late]])
             created[late] = moments[late]
         changed = np.union1d(unknown[keys[unknown] != 0], late)
         pairs = zip(keys[changed].tolist(), created[changed].tolist(), strict=True)

@@ -32,6 +32,7 @@ Progress = Callable[[str, int, int], None]
 """Called with the name of the step, what is done and what there is in all (bytes of a file)."""
 
 _SECONDS_A_DAY = 86_400
+_ALL = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +182,10 @@ class _Job:
         with self._connection.transaction():
             self._connection.execute("set local search_path = shortlist, pg_temp")
             known = [self._known(*pair) for pair in zip(self._found.events, marks, strict=True)]
+        for entry in known:
+            if entry is not None:
+                # What an earlier run rejected stays in the file.
+                self._rejects.resume(entry.name, _ALL if entry.is_finished else entry.rows_done)
         days = self._days([entry for entry in known if entry is not None])
         partitions.ensure(self._connection)
         items = self._load_items(days)
@@ -197,7 +202,6 @@ class _Job:
                 continue
             if entry is not None and entry.rows_done:
                 resumed[file.name] = entry.rows_done + 1
-                self._rejects.resume(file.name, entry.rows_done)
             self._load_events(file, entry or self._begin(file, mark, days), writer, on_rows)
         if writer.counts.interactions or items:
             with self._connection.transaction():
