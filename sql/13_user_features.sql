@@ -8,9 +8,9 @@ select
     totals.user_key,
     users.user_id,
     totals.events::real as user_events,
+    totals.active_days::real as user_active_days,
     value_mean(totals.valued, totals.value_sum) as user_value_mean,
     value_std(totals.valued, totals.value_sum, totals.value_square_sum) as user_value_std,
-    totals.active_days::real as user_active_days,
     session_gap_days(
         micros(totals.first_at), micros(totals.last_at), totals.active_days
     ) as user_session_gap_days,
