@@ -1,7 +1,7 @@
 """Values as they were before a moment: training examples, evaluation, replay.
 
-Scalars come from the running sums of ``sql/21_as_of.sql`` and ``22_user_as_of.sql``. Histories and categories are slices
-and running sums over each user's events, read once.
+Scalars come from the running sums of ``sql/21_as_of.sql`` and ``sql/22_user_as_of.sql``.
+Histories and categories are slices and running sums over each user's events, read once.
 """
 
 from __future__ import annotations

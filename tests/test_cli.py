@@ -29,6 +29,7 @@ COMMANDS = [
     "features",
     "features refresh",
     "features check",
+    "features skew",
     "train",
     "release",
     "release build",
