@@ -3,7 +3,7 @@
 Users are computed from the rows that the read of the request saw, items from those that the
 refresh saw: ``pg_visible_in_snapshot`` leaves out what was committed later, however early it
 claims to have happened. What differs is a fault of the refresh, of the live read or of what was
-kept in memory, or a row that was changed in place since.
+kept in memory, or a row that was changed or deleted by hand since.
 """
 
 from __future__ import annotations
@@ -80,7 +80,10 @@ class SkewReport:
     unknown : int
         Answers left out because their user is not in the database any more.
     without_snapshot : int
-        Answers whose item features are of no known refresh: only their users were compared.
+        Answers whose item features are of no known refresh: these were not compared.
+    before_erasure : int
+        Answers whose item features are of a refresh before the last erasure of a user, whose
+        events they may count: these were not compared.
     features : list of FeatureSkew
         In the order of the spec.
     """
@@ -89,6 +92,7 @@ class SkewReport:
     other_spec: int = 0
     unknown: int = 0
     without_snapshot: int = 0
+    before_erasure: int = 0
     features: list[FeatureSkew] = field(
         default_factory=lambda: [
             FeatureSkew(name, group) for group in _GROUPS for name in names(group)
@@ -165,6 +169,9 @@ cross join lateral (
 ) as found (category, events, value_sum)
 group by wanted.place, found.category
 """
+
+
+_ERASED_AT = "select coalesce(max(unix_seconds(erased_at)), 0) from erasures"
 
 
 def skew(
@@ -255,9 +262,12 @@ def _items_again(
 ) -> dict[int, tuple[str, list[str]]]:
     """Compute item features once for each refresh; return ids and categories by key."""
     refreshes: dict[tuple[float, str], list[_Row]] = {}
+    (erased_at,) = connection.execute(_ERASED_AT).fetchone() or (0.0,)
     for row in rows:
         if row.item_snapshot is None:
             report.without_snapshot += 1
+        elif row.item_as_of < erased_at:
+            report.before_erasure += 1
         else:
             refreshes.setdefault((row.item_as_of, row.item_snapshot), []).append(row)
     wanted = np.unique(np.concatenate([np.empty(0, np.int64), *(row.item_keys for row in rows)]))

@@ -9,6 +9,7 @@ import pytest
 from served_answers import ITEMS, serve
 
 from features.database import connect
+from features.erasure import erase_user
 from features.events import EventRow, record_events
 from features.refresh import refresh
 from features.skew import skew
@@ -143,6 +144,23 @@ def test_what_cannot_be_compared_is_counted(sample_url):
     assert report.differing == 0
     compared = {row.group: row.compared for row in report.features}
     assert compared == {"user": 1, "item": 0, "cross": 10}
+
+
+def test_items_that_counted_an_erased_user_are_left_out_until_the_next_refresh(sample_url):
+    serve(sample_url, ["1"])
+    with connect(sample_url) as connection:
+        erase_user(connection, "414")
+    serve(sample_url, ["2"])  # the sums are without the user, their as_of is that of before
+    with connect(sample_url) as connection:
+        report = skew(connection)
+        assert (report.answers, report.before_erasure, altered(report)) == (2, 2, {})
+        refresh(connection)
+    serve(sample_url, ["3"])
+    with connect(sample_url) as connection:
+        report = skew(connection)
+    assert (report.answers, report.before_erasure, altered(report)) == (3, 2, {})
+    compared = {row.group: row.compared for row in report.features}
+    assert compared == {"user": 3, "item": 10, "cross": 30}
 
 
 def test_since_and_limit(sample_url):

@@ -46,6 +46,7 @@ def skew(
                 "other_spec": report.other_spec,
                 "unknown_users": report.unknown,
                 "without_snapshot": report.without_snapshot,
+                "before_erasure": report.before_erasure,
                 "differing": report.differing,
                 "features": [_finite(asdict(row)) for row in report.features],
             }
@@ -81,11 +82,12 @@ def _show(report: SkewReport) -> None:
             )
             OUT.print(escape(text))
     for count, why in (
-        (report.other_spec, "are of another version of the features"),
-        (report.unknown, "are of users who are no longer in the database"),
-        (report.without_snapshot, "have item features of no known refresh"),
+        (report.other_spec, "are of another version of the features: left out"),
+        (report.unknown, "are of users who are no longer in the database: left out"),
+        (report.without_snapshot, "have item features of no known refresh: these are left out"),
+        (report.before_erasure, "have item features from before an erasure: these are left out"),
     ):
         if count:
-            OUT.print(f"{count} answers {why}: left out")
+            OUT.print(f"{count} answers {why}")
     if not report.answers:
         OUT.print("no answer was sampled: set features.served_sample_rate and serve some")
