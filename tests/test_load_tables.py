@@ -74,6 +74,30 @@ def test_items_of_a_table(connection):
     assert rows == [("1", "Tent", 1000), ("2", "Rope", 631_152_000)]
 
 
+def test_events_of_items_that_are_in_no_table_are_counted_as_rejected(connection):
+    connection.execute(
+        "create table public.goods (item_id int); insert into public.goods values (1);"
+        "create table public.views (user_id text, item_id int, ts int);"
+        "insert into public.views values ('u', 1, 1000), ('u', 3, 1000), ('w', 3, 2000)"
+    )
+    connection.commit()
+    report = load_table(connection, "public.views", "public.goods", Wish())
+    assert (report.interactions, report.rejected) == (1, 2)
+    assert "no such item" in report.reason
+
+
+def test_the_name_of_a_table_is_taken_letter_by_letter(connection):
+    connection.execute(
+        'create table public."Views" (user_id text, item_id int, ts int);'
+        "create table public.views (a int);"
+        "insert into public.\"Views\" values ('u', 1, 1000)"
+    )
+    connection.commit()
+    assert load_table(connection, "public.Views", None, Wish()).interactions == 1
+    with pytest.raises(InputError, match="there is none in this database"):
+        load_table(connection, "public.VIEWS", None, Wish())
+
+
 @pytest.mark.parametrize(
     ("create", "message"),
     [

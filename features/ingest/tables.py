@@ -53,7 +53,10 @@ where
     and (event_id is null or char_length(event_id) between 1 and 256)
     and (value is null or abs(value) <= 3.4028234663852886e38)
     and occurred_at >= 'epoch' and occurred_at <= now() + interval '5 minutes'
+    and {of_known_items}
 """
+_ANY_ITEM = "true"
+_KNOWN_ITEM = "exists (select from items where items.item_id = source_events.item_id)"
 
 _BAD = "select (select count(*) from source_events) - (select count(*) from good_events)"
 
@@ -160,7 +163,9 @@ def _name(table: str) -> sql.Composed:
 
 
 def _columns(connection: psycopg.Connection[Any], table: str) -> dict[str, str]:
-    found = dict(connection.execute(_COLUMNS, [table]).fetchall())
+    # Quoted: what is found here is what is read later, letter by letter.
+    name = _name(table).as_string(connection)
+    found = dict(connection.execute(_COLUMNS, [name]).fetchall())
     if not found:
         raise InputError(
             f"table {table!r}: there is none in this database; name it with its schema, as in"
@@ -254,7 +259,7 @@ def load_table(
         Table or view with users, items and times, such as ``public.ratings``.
     items : str, optional
         Table or view with items: id, and ``title`` or ``name``. Without it, items are made of
-        the events; with it, events of other items are left out.
+        the events; with it, events of items that the database does not have are rejected.
     wish : Wish
         Which column is what, where it is not called by a usual name.
     progress : callable, optional
@@ -274,7 +279,8 @@ def load_table(
             connection.execute(LOCK)
             _make_view(connection, events, wish)
             made = _load_items(connection, items) if items else 0
-            connection.execute(_GOOD)
+            known = _KNOWN_ITEM if items else _ANY_ITEM
+            connection.execute(sql.SQL(_GOOD).format(of_known_items=sql.SQL(known)))
             report("users", 0, 0)
             connection.execute(_TYPES)
             users = connection.execute(_USERS).rowcount
@@ -296,7 +302,7 @@ def load_table(
         items=made,
         interactions=stored,
         rejected=row[0],
-        reason="an id is empty or too long, a value is not finite, or a time is none, before"
-        " 1970 or in the future",
+        reason="an id is empty or too long, a value is not finite, a time is none, before 1970 or"
+        " in the future, or there is no such item",
         seconds=time.perf_counter() - started,
     )
