@@ -63,6 +63,8 @@ FULL_STEPS: dict[str, tuple[str, ...]] = {
 
 _LOCK = "shortlist.refresh"
 _WRITERS_TIMEOUT_S = 600
+# How long table feature_refreshes keeps what refreshes took.
+_RECORD_DAYS = 30
 
 Progress = Callable[[str, int, int], None]
 """Called with the name of the step, what is done and what there is in all."""
@@ -249,6 +251,12 @@ def _write(
                 " values (%s, %s, %s, %s)",
                 (step, as_of, found.watermark, seconds[step]),
             )
+        connection.execute(
+            sql.SQL(
+                "delete from feature_refreshes"
+                " where finished_at < now() - make_interval(days => {})"
+            ).format(_RECORD_DAYS)
+        )
         connection.execute(
             "update refresh_point set watermark = %s, answer_watermark = %s, as_of = %s,"
             " snapshot = %s::pg_snapshot, window_days = %s::smallint[]",

@@ -60,6 +60,15 @@ def test_a_second_refresh_moves_only_time(people):
     assert dict(rows) == {step: (step in FULL_STEPS) + 1 for step in STEPS}
 
 
+def test_the_record_of_old_refreshes_leaves(people):
+    refresh(people)
+    people.execute("update feature_refreshes set finished_at = now() - interval '31 days'")
+    people.commit()
+    refresh(people)
+    rows = people.execute("select view from feature_refreshes").fetchall()
+    assert sorted(view for (view,) in rows) == sorted(FULL_STEPS)
+
+
 def test_progress_is_reported(people):
     add_events(people, [5])
     refresh(people)
