@@ -6,6 +6,7 @@ and counted; answers never wait for them.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import deque
@@ -125,6 +126,10 @@ class ImpressionWriter:
                 self._waiting.extendleft(reversed(batch))
                 _LOGGER.warning("%d impressions wait: %s", self._items, error)
                 return
+            except asyncio.CancelledError:
+                # At the end of the service: it may or may not be stored.
+                self._waiting.extendleft(reversed(batch))
+                raise
             except BaseException:
                 self._fail(items)
                 raise

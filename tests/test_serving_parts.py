@@ -162,6 +162,31 @@ def test_impressions_are_bounded_and_survive_errors():
     asyncio.run(scenario())
 
 
+def test_impressions_that_are_being_written_at_the_end_are_written_again():
+    async def scenario() -> None:
+        database, metrics = Database(), Metrics()
+        started = asyncio.Event()
+
+        async def write(rows) -> int:
+            if not started.is_set():
+                started.set()
+                await asyncio.sleep(60)
+            return await database.write(rows)
+
+        writer = ImpressionWriter(write, metrics, capacity=10)
+        writer.add(shown(4))
+        task = asyncio.create_task(writer.flush())
+        await started.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
+        await writer.close()
+        assert [len(row.item_keys) for row in database.rows] == [4]
+        assert 'shortlist_impressions_total{status="failed"}' not in metrics.exposition().decode()
+
+    asyncio.run(scenario())
+
+
 def test_the_proxy_configuration_of_this_ray_is_mended():
     ray = Path(find_spec("ray").origin).parent
     template = runpy.run_path(str(ray / "serve/_private/haproxy_templates.py"))
