@@ -56,6 +56,12 @@ class Serving:
     turn : Lock
     """
 
+    id: str
+    pipeline: Pipeline
+    catalogue: LiveCatalogue
+    candidates: int
+    turn: threading.Lock
+
     def feature_ages(self) -> list[FeatureAge]:
         """Return how old the groups are that are not read with each request."""
         now = time.time()
@@ -64,12 +70,6 @@ class Serving:
             _age("item", self.catalogue.items.features_as_of, limits.item, now),
             _age("candidate", self.catalogue.release_as_of, limits.candidate, now),
         ]
-
-    id: str
-    pipeline: Pipeline
-    catalogue: LiveCatalogue
-    candidates: int
-    turn: threading.Lock
 
 
 Load = Callable[[Path], Serving]

@@ -330,7 +330,7 @@ drop function if exists refresh_covisit_daily() cascade;
 -- An event pairs with each of the two that the user's events have before it, in the order of
 -- arrival, counted or not; the pair counts when both do. A new event that had arrived before
 -- may be the earlier one of a pair whose later one is counted already. Users with corrected
--- events are left to refresh_recompute.
+-- events are left to recount_covisits.
 create function refresh_covisit_daily() returns void
 language plpgsql
 as $$
