@@ -61,7 +61,7 @@ def test_a_load_says_what_it_did_and_where_the_rejects_are(database_url, orders,
     [
         (["--map", "user_id"], "expected NAME=COLUMN"),
         (["--map", "user=buyer"], "expected one of user_id, item_id"),
-        (["--table", "public.t"], "instead of files"),
+        (["--table", "public.t"], "--items-table the items, not files"),
         (["--mapping", "/nowhere.toml"], "cannot be read"),
     ],
 )
@@ -69,3 +69,12 @@ def test_flags_that_cannot_be(orders, flags, message):
     result = run(orders, *flags)
     assert isinstance(result.exception, InputError)
     assert message in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    "flags", [["--again"], ["--rebase-to-now"], ["--rejects", "r.csv"], ["--dry-run"]]
+)
+def test_a_table_is_loaded_without_what_is_for_files(flags):
+    result = run("--table", "public.t", *flags)
+    assert isinstance(result.exception, InputError)
+    assert f"{flags[0]} is for files" in str(result.exception)

@@ -326,3 +326,14 @@ def test_parquet_that_cannot_be_read(connection, tmp_path):
     pa.parquet.write_table(table, path)
     with pytest.raises(InputError, match="column 'user' is of type list"):
         load(connection, path)
+
+
+def test_a_column_of_ever_new_texts_is_no_event_type(connection, tmp_path):
+    path = tmp_path / "events.csv"
+    path.write_text("\n".join([",".join(NAMES), *(f"u,a,t{n},,{n},e{n}" for n in range(1001))]))
+    with pytest.raises(InputError, match=r"1,001 event types.*at most 1,000.*--map event_type="):
+        load(connection, path)
+    assert count(connection, "event_types") <= 1000  # those of the blocks before
+    path.write_text("\n".join([",".join(NAMES), *(f"u,a,t{n},,{n},e{n}" for n in range(1000))]))
+    load(connection, path)
+    assert count(connection, "event_types") == count(connection, "interactions") == 1000

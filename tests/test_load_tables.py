@@ -112,3 +112,14 @@ def test_a_table_that_does_not_fit(connection, create, message):
     with pytest.raises(InputError, match=message):
         load_table(connection, "public.t", None, Wish())
     assert count(connection, "interactions") == 0
+
+
+def test_a_column_of_ever_new_texts_is_no_event_type(connection):
+    connection.execute(
+        "create table public.t as select 'u' as user_id, 1 as item_id, n as ts, 't' || n as event"
+        " from generate_series(1, 1001) as n"
+    )
+    connection.commit()
+    with pytest.raises(InputError, match=r"1,001 event types.*at most 1,000"):
+        load_table(connection, "public.t", None, Wish())
+    assert count(connection, "event_types") == 0

@@ -8,6 +8,8 @@ import numpy as np
 import psycopg
 from numpy.typing import NDArray
 
+from features.errors import InputError
+from features.events import MOST_EVENT_TYPES
 from features.ingest.arrays import Texts, one_row
 
 KNOWN_USERS = 600_000
@@ -196,11 +198,33 @@ select 1
 """
 
 
+def refuse_types(count: int) -> None:
+    """Refuse so many event types, if they are more than may be.
+
+    Raises
+    ------
+    InputError
+        They are: most likely another column is meant.
+    """
+    if count > MOST_EVENT_TYPES:
+        raise InputError(
+            f"there would be {count:,} event types, at most {MOST_EVENT_TYPES:,} may be: say which"
+            " column has them with --map event_type=COLUMN"
+        )
+
+
 def type_keys(connection: psycopg.Connection[Any], names: list[str]) -> NDArray[np.int64]:
-    """Return the keys of event types, making those that are new."""
-    connection.execute(_TYPES, [names])
-    rows = connection.execute(
-        "select event_type, event_type_key from event_types where event_type = any(%s)", [names]
-    ).fetchall()
-    found = dict(rows)
+    """Return the keys of event types, making those that are new.
+
+    Raises
+    ------
+    InputError
+        There would be more than may be.
+    """
+    read = "select event_type, event_type_key from event_types"
+    found = dict(connection.execute(read).fetchall())
+    if not found.keys() >= set(names):
+        refuse_types(len(found.keys() | set(names)))
+        connection.execute(_TYPES, [names])
+        found = dict(connection.execute(read).fetchall())
     return np.array([found[name] for name in names], np.int64)

@@ -18,6 +18,7 @@ from psycopg import errors, sql
 from features import partitions
 from features.errors import InputError
 from features.ingest.blocks import LOCK
+from features.ingest.keys import refuse_types
 from features.ingest.mapping import Mapping, Wish, resolve
 
 Progress = Callable[[str, int, int], None]
@@ -59,6 +60,10 @@ _ANY_ITEM = "true"
 _KNOWN_ITEM = "exists (select from items where items.item_id = source_events.item_id)"
 
 _BAD = "select (select count(*) from source_events) - (select count(*) from good_events)"
+
+_COUNT_TYPES = """
+select count(*) from (select event_type from event_types union select event_type from good_events)
+"""
 
 _TYPES = """
 insert into event_types (event_type)
@@ -268,7 +273,7 @@ def load_table(
     Raises
     ------
     InputError
-        There is no such table or column, or its type does not fit.
+        There is no such table or column, its type does not fit, or it has too many event types.
     """
     report = progress or (lambda step, done, total: None)
     started = time.perf_counter()
@@ -282,6 +287,8 @@ def load_table(
             known = _KNOWN_ITEM if items else _ANY_ITEM
             connection.execute(sql.SQL(_GOOD).format(of_known_items=sql.SQL(known)))
             report("users", 0, 0)
+            (types,) = connection.execute(_COUNT_TYPES).fetchone() or (0,)
+            refuse_types(types)
             connection.execute(_TYPES)
             users = connection.execute(_USERS).rowcount
             report("items", 0, 0)

@@ -156,11 +156,16 @@ def load(
 
     wish = _wish(columns or [], mapping, names, separator, time_unit, event_type)
     if from_table or items_table:
-        if path is not None or not from_table or dry_run:
-            raise InputError(
-                "--table names the events and --items-table the items, instead of files; there is"
-                " no dry run of them"
-            )
+        if path is not None or not from_table:
+            raise InputError("--table names the events and --items-table the items, not files")
+        for flag, given in (
+            ("--dry-run", dry_run),
+            ("--again", again),
+            ("--rebase-to-now", rebase_to_now),
+            ("--rejects", rejects is not None),
+        ):
+            if given:
+                raise InputError(f"{flag} is for files, not for --table: leave it out")
         _load_table(from_table, items_table, wish, as_json)
         return
     if dry_run:
