@@ -97,20 +97,20 @@ from interactions_before_partitions;
 insert into event_ids (event_id, received_on)
 select
     event_id,
-    (received_at at time zone 'utc')::date
+    (received_at at time zone 'utc')::date as received_on
 from interactions_before_partitions
 where event_id is not null;
 
 insert into answers (served_at, rec_id, user_id, release, scenario, item_keys, scores, sources)
 select
-    min(served_at),
+    min(served_at) as served_at,
     rec_id,
-    min(user_id),
-    min(release),
-    min(scenario),
-    array_agg(item_key order by position),
-    array_agg(score order by position),
-    array_agg(coalesce(source, '') order by position)
+    min(user_id) as user_id,
+    min(release) as release,
+    min(scenario) as scenario,
+    array_agg(item_key order by position) as item_keys,
+    array_agg(score order by position) as scores,
+    array_agg(coalesce(source, '') order by position) as sources
 from impressions
 group by rec_id
 order by min(served_at);

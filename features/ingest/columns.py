@@ -24,6 +24,7 @@ _DAY = r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
 _LOCAL = _DAY + r"([ T]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,6})?)?$"
 _ZONED = _DAY + r"[ T]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,6})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$"
 _LEAF = 64
+_WHOLE_BELOW = 2.0**63
 _PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000}
 
 
@@ -95,7 +96,7 @@ def _microseconds(column: pa.Array, unit: str) -> tuple[NDArray[np.int64], NDArr
         raw = column.cast(pa.int64(), safe=False).fill_null(0).to_numpy()
         ok = present & (raw >= 0) & (raw <= 2**53 // (1_000_000 // _PER_SECOND[unit]))
         return np.where(ok, raw, 0) * (1_000_000 // _PER_SECOND[unit]), ok
-    if pa.types.is_floating(column.type):
+    if pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
         seconds = column.cast(pa.float64()).fill_null(np.nan).to_numpy()
         ok = np.isfinite(seconds)
     else:
@@ -143,12 +144,26 @@ def as_texts(column: pa.Array) -> pa.StringArray:
     """Return a column of any type as texts; nothing is an empty text."""
     kind = column.type
     if pa.types.is_floating(kind):
-        whole = pc.equal(pc.floor(column), column)
-        if pc.all(whole).as_py():
-            column = column.cast(pa.int64(), safe=False)
+        return _float_texts(column)
+    if pa.types.is_decimal(kind):
+        texts = column.cast(pa.string())
+        if kind.scale > 0:
+            texts = pc.utf8_rtrim(pc.utf8_rtrim(texts, "0"), ".")
+        return texts.fill_null("")
     if not pa.types.is_string(kind):
         column = column.cast(pa.string())
     return column.fill_null("") if column.null_count else column
+
+
+def _float_texts(column: pa.Array) -> pa.StringArray:
+    """Return numbers as texts: whole ones without a point, NaN as nothing."""
+    numbers = column.cast(pa.float64())
+    whole = pc.and_(
+        pc.equal(pc.floor(numbers), numbers), pc.less(pc.abs(numbers), _WHOLE_BELOW)
+    ).fill_null(False)
+    short = pc.if_else(whole, numbers, 0.0).cast(pa.int64()).cast(pa.string())
+    texts = pc.if_else(whole, short, numbers.cast(pa.string()))
+    return pc.if_else(pc.is_nan(numbers).fill_null(True), "", texts)
 
 
 def _coded(column: pa.StringArray) -> Coded:
@@ -211,6 +226,8 @@ def convert(
     rows = list(rows)
     for at in np.flatnonzero(~ok):
         fields = {name: shown(column[int(at)].as_py()) for name, column in columns.items()}
+        # A number that is an id has one text, however the row is read.
+        fields |= {mapping.user_id: users[int(at)].as_py(), mapping.item_id: items[int(at)].as_py()}
         try:
             rows.append(event(mapping, int(line[at]), fields, now))
         except RowError as error:

@@ -65,6 +65,8 @@ def read_lines(stream: Stream, file: str) -> Iterator[Lines]:
             piece = stream.read(size)
         except Damaged as found:
             error, piece, rest = found, b"", b""
+        except OSError as found:
+            raise InputError(f"{file}: cannot be read ({found})") from found
         data = rest + piece
         if first == 1:
             data = data.removeprefix(_BYTE_ORDER_MARK)
@@ -117,6 +119,11 @@ def header(file: str, text: str, layout: Layout, expected: str) -> list[str]:
         columns = [name.strip() for name in split(text, layout.separator)]
     except csv.Error as error:
         raise InputError(f"{file} line 1: broken quotes in the header: {error}") from error
+    if any("\r" in name for name in columns):
+        raise InputError(
+            f"{file} line 1: its lines end in CR alone, expected LF or CR LF: convert it, say with"
+            " tr '\\r' '\\n'"
+        )
     for position, name in enumerate(columns, start=1):
         problem = id_problem(name) if name else None
         if problem is None and name and name in columns[: position - 1]:

@@ -166,9 +166,10 @@ class _Job:
         self._again = again
         self._now = time.time()
         self._stdin: Reader | None = None
-        if rebase and any(file.path is None for file in found.events):
+        streams = [file.name for file in found.events if file.is_stream]
+        if rebase and streams:
             raise InputError(
-                "standard input cannot be read twice, as rebasing to now needs: load it from a file"
+                f"{streams[0]} cannot be read twice, as rebasing to now needs: load it from a file"
             )
 
     def close(self) -> None:
@@ -224,7 +225,7 @@ class _Job:
         )
 
     def _open(self, file: EventFile) -> Reader:
-        if file.path is None:
+        if file.is_stream:
             # Read once only: what the first look opened is what is read.
             self._stdin = self._stdin or open_events(file)
             return self._stdin
@@ -233,7 +234,7 @@ class _Job:
     def _mark(self, file: EventFile) -> str:
         """Check a file's columns and return its fingerprint."""
         reader = self._open(file)
-        if file.path is None:
+        if file.path is None or file.is_stream:
             return ""
         reader.close()
         item_file = self._found.items

@@ -42,7 +42,10 @@ class ItemFile:
 
 @dataclass(frozen=True, slots=True)
 class EventFile:
-    """A file of events, or standard input where `path` is None."""
+    """A file of events, or standard input where `path` is None.
+
+    What is no regular file, such as a pipe, can be read once only, as standard input can.
+    """
 
     path: Path | None
     name: str
@@ -50,6 +53,11 @@ class EventFile:
     layout: Layout
     wish: Wish
     value_required: bool = False
+
+    @property
+    def is_stream(self) -> bool:
+        """It can be read once only, and nothing tells it from another."""
+        return self.path is None or not self.path.is_file()
 
 
 @dataclass(frozen=True, slots=True)

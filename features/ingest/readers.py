@@ -74,7 +74,12 @@ def open_events(file: EventFile) -> Reader:
     InputError
         It is empty, damaged at its start, or lacks a column.
     """
-    raw: IO[bytes] = sys.stdin.buffer if file.path is None else file.path.open("rb")
+    if file.path is None and sys.stdin is None:
+        raise InputError("standard input is closed: nothing can be read from it")
+    try:
+        raw: IO[bytes] = sys.stdin.buffer if file.path is None else file.path.open("rb")
+    except OSError as error:
+        raise InputError(f"{file.name}: cannot be read ({error})") from error
     try:
         if file.format == "parquet":
             return TableReader(raw, file)
@@ -84,6 +89,8 @@ def open_events(file: EventFile) -> Reader:
             f"{file.name}: the compressed file is damaged at its start ({error}); nothing was"
             " loaded"
         ) from error
+    except OSError as error:
+        raise InputError(f"{file.name}: cannot be read ({error})") from error
 
 
 class TextReader:
@@ -183,7 +190,7 @@ class ObjectReader(TextReader):
         for line in sample:
             try:
                 objects.append(msgspec.json.decode(line, type=dict[str, Any]))
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, RecursionError):
                 continue
         names = list(dict.fromkeys(chain.from_iterable(objects)))
         if not names:
@@ -202,7 +209,7 @@ class ObjectReader(TextReader):
             )
             for name in self.mapping.columns
         }  # fmt: skip
-        columns = self.mapping.columns
+        columns = list(dict.fromkeys(self.mapping.columns))
         attributes = [f"c{position}" for position in range(len(columns))]
         self._decoder = msgspec.json.Decoder(
             msgspec.defstruct(
@@ -212,7 +219,7 @@ class ObjectReader(TextReader):
                 gc=False,
             )
         )
-        self._attributes = attributes
+        self._attributes = dict(zip(columns, attributes, strict=True))
 
     def _convert(self, lines: Lines, now: float) -> Events:
         rejects: list[RejectedRow] = []
@@ -228,9 +235,11 @@ class ObjectReader(TextReader):
             except msgspec.MsgspecError as error:
                 reason = f"is no JSON object of texts and numbers: {error}"
                 rejects.append(RejectedRow(self._file, number, "", reason))
+            except RecursionError:
+                rejects.append(RejectedRow(self._file, number, "", "is nested too deep"))
         columns = {
             name: pa.array([_text(getattr(row, attribute)) for row in found], pa.string())
-            for name, attribute in zip(self.mapping.columns, self._attributes, strict=True)
+            for name, attribute in self._attributes.items()
         }
         return convert(
             np.array(numbers, np.int64), columns, self.mapping, now, [], rejects, self._file
@@ -269,7 +278,8 @@ class TableReader:
         self._raw = raw
         self._stack = ExitStack()
         try:
-            path, self.compression = self._stack.enter_context(seekable(raw, file.path))
+            at = None if file.is_stream else file.path
+            path, self.compression = self._stack.enter_context(seekable(raw, at))
             self._bytes = 0 if file.path is None else file.path.stat().st_size
             self._table = self._stack.enter_context(pq.ParquetFile(path))
         except _UNREADABLE as error:
@@ -278,7 +288,14 @@ class TableReader:
         found = resolve(self._file, names, file.wish, file.value_required)
         self.types = {}
         for name in found.columns:
+            if names.count(name) > 1:
+                raise InputError(f"{self._file}: two columns have the name {name!r}, expected one")
             kind = self._table.schema_arrow.field(name).type
+            is_time = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+            if name == found.value and is_time:
+                raise InputError(
+                    f"{self._file}: column {name!r} is of type {kind}, expected a number"
+                )
             if not _is_usable(kind):
                 raise InputError(
                     f"{self._file}: column {name!r} is of type {kind}, expected text, a number or"
@@ -333,12 +350,12 @@ def _is_usable(kind: pa.DataType) -> bool:
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """Return `column` as text, integer, 64-bit float or time."""
+    """Return `column` as text, integer, decimal, 64-bit float or time."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         return _plain(column.dictionary_decode())
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind) or pa.types.is_null(kind):
         column = column.cast(pa.string())
-    elif pa.types.is_decimal(kind) or pa.types.is_floating(kind):
+    elif pa.types.is_floating(kind):
         return column.cast(pa.float64())
     return column.fill_null("") if pa.types.is_string(column.type) else column

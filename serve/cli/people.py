@@ -42,7 +42,10 @@ order by places.part
 
 _SAMPLE = """
 with chosen as (
-    select user_key, user_id from users order by hashtextextended(user_id, %(seed)s)
+    select user_key, user_id
+    from users
+    where exists (select from interactions where interactions.user_key = users.user_key)
+    order by hashtextextended(user_id, %(seed)s)
     limit %(count)s
 )
 select chosen.user_id, coalesce(array_agg(distinct items.item_id), '{}')
