@@ -88,10 +88,11 @@ from interactions_before_partitions as old
 inner join event_types on old.event_type = event_types.event_type
 order by old.interaction_id;
 
-select setval(
-    pg_get_serial_sequence('interactions', 'interaction_id'),
-    coalesce(max(interaction_id), 0) + 1, false
-)
+select
+    setval(
+        pg_get_serial_sequence('interactions', 'interaction_id'),
+        coalesce(max(interaction_id), 0) + 1, false
+    )
 from interactions_before_partitions;
 
 insert into event_ids (event_id, received_on)
