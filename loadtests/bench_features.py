@@ -114,7 +114,8 @@ def write_csv(world: World, rows: int, path: Path) -> None:
 
 # In a process of its own, so that its peak memory is that of the load.
 _LOAD = """
-import json, resource, sys, time
+import json, sys, time
+from pathlib import Path
 from features.database import connect
 from features.ingest.load import load
 
@@ -122,7 +123,9 @@ with connect(sys.argv[1]) as connection:
     started = time.perf_counter()
     report = load(connection, sys.argv[2])
     seconds = time.perf_counter() - started
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+# Of this program alone; getrusage would count the one that started it, too.
+status = Path("/proc/self/status").read_text().splitlines()
+peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
 print(json.dumps({"rows": report.interactions, "seconds": seconds, "peak_mib": peak}))
 """
 

@@ -129,6 +129,9 @@ on interactions (user_key, interaction_id) include (occurred_at, item_key, value
 -- What enters or leaves a window when it moves.
 create index interactions_by_time on interactions (occurred_at, item_key, interaction_id);
 
+-- An item's events: what a correction or an erasure counts anew, and values as of a moment.
+create index interactions_item_history on interactions (item_key, occurred_at, interaction_id);
+
 -- Everything after the watermark: ids grow with the place in the table.
 create index interactions_arrival
 on interactions using brin (interaction_id) with (pages_per_range = 32);
@@ -137,5 +140,5 @@ on interactions using brin (interaction_id) with (pages_per_range = 32);
 create index answers_user on answers (user_id, served_at);
 create index answers_arrival on answers using brin (answer_id) with (pages_per_range = 32);
 
--- Brings back the user of each answer and event: erasure.
+-- What is older than raw events: retention.
 create index event_ids_received_on on event_ids using brin (received_on);

@@ -192,3 +192,36 @@ def test_on_a_pool(people, database_url):
 def test_without_a_schema(bare_url):
     with connect(bare_url) as connection, pytest.raises(SchemaError, match="shortlist db apply"):
         erase_user(connection, "u1")
+
+
+def test_an_erasure_reads_the_items_of_the_user_not_whole_days(people):
+    """Each of the user's days holds thousands of events of others with other items."""
+    people.execute(
+        "insert into interactions (user_key, item_key, occurred_at, event_type_key)"
+        " select 2, 3, now() - n * interval '20 seconds', 1 from generate_series(1, 30000) as n"
+    )
+    for days in range(6):
+        for item_key in (1, 2, 4):
+            add_event(people, 1, item_key, NOW - timedelta(days=days, hours=1), 1.0)
+    people.commit()
+    refresh(people)
+    people.execute("analyze interactions")
+    people.commit()
+
+    def read():
+        people.execute("select pg_stat_force_next_flush()")
+        people.commit()
+        (found,) = people.execute(
+            "select sum(idx_blks_hit + idx_blks_read) from pg_statio_user_indexes"
+            " where relname like 'interactions%'"
+        ).fetchone()
+        people.commit()
+        return found
+
+    before = read()
+    (user_id,) = people.execute("select user_id from users where user_key = 1").fetchone()
+    people.commit()
+    erase_user(people, user_id)
+    # Blocks of the indexes: 820 without one by item, 175 with it.
+    assert read() - before < 400
+    assert differences(people) == []
