@@ -10,18 +10,13 @@ a user and a bare prepared select of the same rows. The events are synthetic
 from __future__ import annotations
 
 import asyncio
-import json
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -36,17 +31,15 @@ from features.database import DatabaseConfig, connect, open_pool
 from features.refresh import refresh
 from features.store import FeatureStore
 from loadtests.bench import machine
-from loadtests.world import COLUMNS, MICROS_A_DAY, World, copy_events, fill_catalogue
+from loadtests.bench_ingest import Report, measure_load
+from loadtests.world import HISTORY_DAYS, MICROS_A_DAY, World, copy_events, fill_catalogue
 
-HISTORY_DAYS = 365
 BETWEEN_HOURS = 4
 """Hours from one refresh to the next: windows lose about as many events as they gain."""
 REFRESHES = 3
 SLICE = 1_000_000
 STATES = 2_000
 HISTORY_LIMIT = 200
-
-Report = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,115 +85,6 @@ def own_database(url: str) -> Iterator[str]:
         finally:
             drop = sql.SQL("drop database {} with (force)").format(sql.Identifier(name))
             admin.execute(drop)
-
-
-def write_csv(world: World, rows: int, path: Path) -> None:
-    """Write a file of events in the layout ``csv``, times in whole seconds."""
-    import pyarrow
-    from pyarrow import csv
-
-    now = int(time.time() * 1e6)
-    events = world.events(rows, now - HISTORY_DAYS * MICROS_A_DAY, now, 0)
-    table = pyarrow.table(
-        {
-            "user_id": np.char.add("u", events["user_key"].astype(str)),
-            "item_id": np.char.add("i", events["item_key"].astype(str)),
-            "occurred_at": events["moment"] // 1_000_000,
-            "value": events["value"],
-        }
-    )
-    csv.write_csv(table, path)
-
-
-# In a process of its own, so that its peak memory is that of the load.
-_LOAD = """
-import json, sys, time
-from pathlib import Path
-from features.database import connect
-from features.ingest.load import load
-
-with connect(sys.argv[1]) as connection:
-    started = time.perf_counter()
-    report = load(connection, sys.argv[2])
-    seconds = time.perf_counter() - started
-# Of this program alone; getrusage would count the one that started it, too.
-status = Path("/proc/self/status").read_text().splitlines()
-peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
-print(json.dumps({"rows": report.interactions, "seconds": seconds, "peak_mib": peak}))
-"""
-
-
-def _load_in_a_process(url: str, path: Path) -> dict[str, float]:
-    done = subprocess.run(
-        [sys.executable, "-c", _LOAD, url, str(path)], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise RuntimeError(f"the load failed: {done.stderr.strip()[-2000:]}")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-def _copy_out(connection: psycopg.Connection[Any], path: Path) -> None:
-    columns = ", ".join(COLUMNS)
-    query = f"select {columns} from shortlist.interactions order by interaction_id"  # noqa: S608 - names of this module
-    statement = sql.SQL("copy ({}) to stdout (format binary)").format(sql.SQL(query))
-    with path.open("wb") as file, connection.cursor() as cursor, cursor.copy(statement) as copy:
-        for block in copy:
-            file.write(block)
-    connection.commit()
-
-
-def _copy_in(connection: psycopg.Connection[Any], path: Path) -> float:
-    """Return the seconds of a bare binary COPY of the file into interactions."""
-    statement = sql.SQL("copy shortlist.interactions ({}) from stdin (format binary)").format(
-        sql.SQL(", ").join(map(sql.Identifier, COLUMNS))
-    )
-    started = time.perf_counter()
-    with (
-        connection.transaction(),
-        connection.cursor() as cursor,
-        path.open("rb") as file,
-        cursor.copy(statement) as copy,
-    ):
-        while block := file.read(1 << 20):
-            copy.write(block)
-    return time.perf_counter() - started
-
-
-def measure_load(url: str, scale: Scale, report: Report) -> dict[str, Any]:
-    """Load a file and copy the same rows bare into the same table, in turns."""
-    rounds = []
-    with tempfile.TemporaryDirectory() as folder, connect(url) as connection:
-        path, rows = Path(folder) / "interactions.csv", Path(folder) / "rows"
-        write_csv(scale.world, scale.load_rows, path)
-        for number in range(scale.rounds):
-            report("load", number, scale.rounds)
-            connection.execute(
-                "truncate shortlist.interactions, shortlist.event_ids, shortlist.loads,"
-                " shortlist.users, shortlist.items, shortlist.event_types restart identity"
-            )
-            connection.commit()
-            loaded = _load_in_a_process(url, path)
-            _copy_out(connection, rows)
-            connection.execute("truncate shortlist.interactions")
-            connection.commit()
-            bare = _copy_in(connection, rows)
-            rounds.append({**loaded, "copy_seconds": bare})
-        file_mib = path.stat().st_size / 2**20
-        connection.execute(
-            "truncate shortlist.interactions, shortlist.loads, shortlist.users, shortlist.items,"
-            " shortlist.event_types restart identity"
-        )
-        connection.commit()
-    count = rounds[0]["rows"]
-    return {
-        "load_over_copy": statistics.median(row["copy_seconds"] / row["seconds"] for row in rounds),
-        "load_rows": count,
-        "load_file_mib": file_mib,
-        "load_rows_per_s": statistics.median(count / row["seconds"] for row in rounds),
-        "copy_rows_per_s": statistics.median(count / row["copy_seconds"] for row in rounds),
-        "load_peak_mib": max(row["peak_mib"] for row in rounds),
-    }
 
 
 def fill(
@@ -394,7 +278,7 @@ def run(url: str, scale: Scale, report: Report) -> dict[str, Any]:
     """
     began = time.perf_counter()
     with own_database(url) as own:
-        loaded = measure_load(own, scale, report)
+        loaded = measure_load(own, scale.world, scale.load_rows, scale.rounds, report)
         end = int(time.time() * 1e6)
         with connect(own) as connection:
             connection.execute("set search_path = shortlist")

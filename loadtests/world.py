@@ -13,6 +13,8 @@ import psycopg
 from numpy.typing import NDArray
 
 MICROS_A_DAY = 86_400_000_000
+HISTORY_DAYS = 365
+"""Length of a synthetic history."""
 _MICROS_TO_2000 = 946_684_800_000_000
 _SESSION_EVENTS = 4.0
 _SECONDS_BETWEEN = 60.0
