@@ -32,6 +32,7 @@ from features.refresh import refresh
 from features.store import FeatureStore
 from loadtests.bench import machine
 from loadtests.bench_ingest import Report, measure_load
+from loadtests.plans import watched
 from loadtests.world import HISTORY_DAYS, MICROS_A_DAY, World, copy_events, fill_catalogue
 
 BETWEEN_HOURS = 4
@@ -107,25 +108,33 @@ def _moment(micros: int) -> datetime:
 
 def measure_refreshes(
     connection: psycopg.Connection[Any], scale: Scale, end: int, part: int, report: Report
-) -> dict[str, float]:
-    """Rebuild as of some hours ago, then add and refresh what came in each step since."""
+) -> tuple[dict[str, float], dict[str, int]]:
+    """Rebuild as of some hours ago, then add and refresh what came in each step since.
+
+    The last refresh is not timed: its scans are counted.
+    """
     step = BETWEEN_HOURS * MICROS_A_DAY // 24
-    since = end - REFRESHES * step
+    since = end - (REFRESHES + 1) * step
+    scans: dict[str, int] = {}
     report("full rebuild", 0, 1)
     started = time.perf_counter()
     refresh(connection, full=True, as_of=_moment(since))
     full = time.perf_counter() - started
     took = []
-    for number in range(REFRESHES):
-        report("refresh", number, REFRESHES)
+    for number in range(REFRESHES + 1):
+        report("refresh", number, REFRESHES + 1)
         low = since + number * step
         copy_events(
             connection, scale.world.events(scale.new_events, low, low + step, part + number)
         )
+        if number == REFRESHES:
+            with watched(connection, scans):
+                refresh(connection, as_of=_moment(low + step))
+            break
         started = time.perf_counter()
         refresh(connection, as_of=_moment(low + step))
         took.append(time.perf_counter() - started)
-    return {"full": full, "refresh": statistics.median(took)}
+    return {"full": full, "refresh": statistics.median(took)}, scans
 
 
 def sizes(connection: psycopg.Connection[Any]) -> dict[str, dict[str, int]]:
@@ -230,6 +239,24 @@ async def _bare_state(pool: AsyncConnectionPool[AsyncConnection[Any]], user_id: 
         await cursor.fetchall()
 
 
+def scans_of_reads(connection: psycopg.Connection[Any], scale: Scale) -> dict[str, dict[str, int]]:
+    """Return the scans of one user's state, and of 100 items and users as of now."""
+    rng = np.random.default_rng(scale.world.seed)
+    users = rng.integers(1, scale.world.users + 1, 100)
+    items = rng.integers(1, scale.world.items + 1, 100)
+    now = np.full(100, time.time())
+    found: dict[str, dict[str, int]] = {"user_state": {}, "users_as_of": {}, "items_as_of": {}}
+    with watched(connection, found["user_state"]):
+        connection.execute(
+            "select * from user_states(%s, %s, now())", ([f"u{users[0]}"], HISTORY_LIMIT)
+        ).fetchall()
+    with watched(connection, found["users_as_of"]):
+        asof.user_features_as_of(connection, users, now)
+    with watched(connection, found["items_as_of"]):
+        asof.item_features_as_of(connection, items, now)
+    return found
+
+
 async def measure_states(url: str, scale: Scale) -> dict[str, float]:
     """Read states one at a time, each beside a bare select of its rows."""
     rng = np.random.default_rng(scale.world.seed)
@@ -274,7 +301,7 @@ def run(url: str, scale: Scale, report: Report) -> dict[str, Any]:
     dict
         ``load_over_copy, refresh_fraction, refresh_fraction_double_history, asof_rows_per_s,
         asof_over_copy, user_state_over_select``, what they were made of, ``sizes`` in rows and
-        bytes, ``seconds`` and the machine.
+        bytes, ``rows_read`` by each scan of the refreshes and reads, ``seconds`` and the machine.
     """
     began = time.perf_counter()
     with own_database(url) as own:
@@ -285,12 +312,15 @@ def run(url: str, scale: Scale, report: Report) -> dict[str, Any]:
             connection.commit()
             fill_catalogue(connection, scale.world)
             fill(connection, scale.world, scale.events, end - MICROS_A_DAY, 0, report)
-            once = measure_refreshes(connection, scale, end - MICROS_A_DAY // 2, 1 << 10, report)
+            once, scans = measure_refreshes(
+                connection, scale, end - MICROS_A_DAY // 2, 1 << 10, report
+            )
             size_once = sizes(connection)
             as_of = measure_as_of(connection, scale, report)
             states = asyncio.run(measure_states(own, scale))
+            reads = scans_of_reads(connection, scale)
             fill(connection, scale.world, scale.events, end - MICROS_A_DAY, 1 << 11, report)
-            twice = measure_refreshes(connection, scale, end, 1 << 12, report)
+            twice, scans_twice = measure_refreshes(connection, scale, end, 1 << 12, report)
             size_twice = sizes(connection)
     return {
         "load_over_copy": loaded.pop("load_over_copy"),
@@ -311,6 +341,7 @@ def run(url: str, scale: Scale, report: Report) -> dict[str, Any]:
         },
         "events": scale.events,
         "new_events": scale.new_events,
+        "rows_read": {"refresh": scans, "refresh_double_history": scans_twice, **reads},
         "sizes": {"once": size_once, "double_history": size_twice},
         "machine": machine(),
     }

@@ -66,6 +66,11 @@ def test_a_small_run_measures_everything_and_leaves_no_database(
         "load_peak_mib",
     ):
         assert found[name] > 0, name
+    read = found["rows_read"]
+    assert sum(read["refresh"].values()) >= 100  # the new events at least
+    assert "Index Scan using users_user_id_key on users" in read["user_state"]
+    assert read["users_as_of"]
+    assert read["items_as_of"]
     size = found["sizes"]
     assert (
         size["double_history"]["interactions"]["rows"] > 1.9 * size["once"]["interactions"]["rows"]

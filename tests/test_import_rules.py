@@ -27,7 +27,7 @@ STAGES = [
 # Training reads the pipeline's own request reader and retriever, so that it sees what serving
 # will see; nothing that serves imports these.
 OFFLINE = {"ranking.training", "ranking.lists", "ranking.fine.examples"}
-COMPARISON = {"loadtests.bench", "loadtests.bench_features", "loadtests.bench_ingest"}
+COMPARISON = {f"loadtests.{name}" for name in ("bench", "bench_features", "bench_ingest", "plans")}
 
 
 def modules(package: str) -> Iterator[tuple[str, Path]]:
