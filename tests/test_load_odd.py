@@ -117,6 +117,29 @@ def test_floats_as_ids_are_each_read_by_themselves(connection, tmp_path):
     assert users(connection) == ["0.5", "123456789012345680", "1e+300", "2e+300", "3"]
 
 
+@pytest.mark.parametrize(
+    "ids",
+    [pa.array([3.0, 1e300]), pa.array([Decimal("3.00"), Decimal("4.50")])],
+    ids=["floats", "decimals"],
+)
+def test_an_event_id_that_is_a_number_is_one_id_however_its_row_is_read(connection, tmp_path, ids):
+    """A time without seconds is read row by row, one with seconds as a column."""
+    for name, seconds in (("first", ""), ("again", ":00")):
+        path = parquet(
+            tmp_path / f"{name}.parquet",
+            user_id=pa.array(["u", "v"]),
+            item_id=pa.array(["a", "b"]),
+            event_id=ids,
+            timestamp=pa.array([f"2020-01-02T03:04{seconds}"] * 2),
+        )
+        report = load(connection, path)
+        new = 2 if name == "first" else 0
+        assert (report.interactions, report.already_loaded) == (new, 2 - new)
+    rows = connection.execute("select event_id from interactions order by event_id").fetchall()
+    second = "1e+300" if pa.types.is_floating(ids.type) else "4.5"
+    assert [row[0] for row in rows] == sorted(["3", second])
+
+
 def test_types_and_names_of_parquet_columns_that_cannot_be_events(connection, tmp_path):
     dated = parquet(
         tmp_path / "dated.parquet",

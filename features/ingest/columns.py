@@ -224,10 +224,12 @@ def convert(
         nul = pc.match_substring(ids, "\0")
         ok &= np.asarray(pc.and_(pc.less_equal(length, ID_LENGTH), pc.invert(nul)), np.bool_)
     rows = list(rows)
+    # The same number is the same id whichever way its row is read.
+    as_ids = {mapping.user_id: users, mapping.item_id: items}
+    as_ids |= {mapping.event_id: ids} if mapping.event_id else {}
     for at in np.flatnonzero(~ok):
         fields = {name: shown(column[int(at)].as_py()) for name, column in columns.items()}
-        # A number that is an id has one text, however the row is read.
-        fields |= {mapping.user_id: users[int(at)].as_py(), mapping.item_id: items[int(at)].as_py()}
+        fields |= {name: texts[int(at)].as_py() for name, texts in as_ids.items()}
         try:
             rows.append(event(mapping, int(line[at]), fields, now))
         except RowError as error:
