@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 from psycopg import errors, sql
 
-from features.errors import ConfigError, DatabaseUnavailable
+from features.errors import ConfigError, DatabaseUnavailable, SchemaError
 from features.partitions import PARTITION_DAYS, ensure
 from features.schema import NOT_APPLIED, not_applied, run_script, sql_files
 from features.spec import WINDOWS_DAYS
@@ -215,9 +215,16 @@ def _write(
         ):
             connection.execute(sql.SQL("set local " + setting))
         row = connection.execute(
-            "select watermark = 0 and answer_watermark = 0, as_of, raw_since from refresh_point"
+            "select watermark = 0 and answer_watermark = 0, as_of, raw_since, feature_windows()"
+            " from refresh_point"
         ).fetchone()
         assert row is not None
+        if row[3] != list(WINDOWS_DAYS):
+            raise SchemaError(
+                f"the views count windows of {row[3]} days, features.windows_days of this process"
+                f" is {list(WINDOWS_DAYS)}: give every process the same, then run 'shortlist db"
+                " apply'"
+            )
         everything = full or row[0]
         if everything:
             connection.execute("set local work_mem = '256MB'")
@@ -226,7 +233,7 @@ def _write(
         if row[2] is not None and (as_of - timedelta(days=longest)).date() < row[2]:
             raise ConfigError(
                 f"a window of {longest} days begins before {row[2]}, and older events were"
-                " dropped: shorten WINDOWS_DAYS in features/spec.py or wait"
+                " dropped: shorten features.windows_days and run 'shortlist db apply', or wait"
             )
         steps = FULL_STEPS if everything else STEPS
         for done, (step, functions) in enumerate(steps.items()):
@@ -350,7 +357,7 @@ def refresh(
     ConfigError
         `as_of` is out of range, or a window begins before the raw events that are left.
     SchemaError
-        The schema was not applied.
+        The schema was not applied, or with other windows than those of this process.
     DatabaseUnavailable
         Writers did not pause for ten minutes.
     """

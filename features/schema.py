@@ -2,21 +2,25 @@
 
 ``01`` to ``09`` make tables: such a file is never run twice, and a change to one that was
 applied is refused. ``10`` to ``98`` make functions and views out of them: when one changed, it
-and all later ones are made anew, since each may build on those before it.
+and all later ones are made anew, since each may build on those before it. These are Jinja
+templates, given ``windows``, the days of the event counts; another list changes them.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+import jinja2
 import psycopg
 from psycopg import errors, sql
 
 from features.errors import SchemaError
 from features.partitions import PARTITION_DAYS, ensure
+from features.spec import WINDOWS_DAYS
 
 _LOCK = "shortlist.schema"
 _BOOTSTRAP, _FIRST_VIEW, _CHECKS = "00", "10", "99"
@@ -40,7 +44,7 @@ def not_applied(error: psycopg.Error) -> SchemaError:
 
 @dataclass(frozen=True, slots=True)
 class SqlFile:
-    """One file of ``sql/``: its name, such as ``01_tables.sql``, and its text."""
+    """One file of ``sql/``: its name, such as ``01_tables.sql``, and the SQL it holds."""
 
     name: str
     text: str
@@ -50,13 +54,29 @@ class SqlFile:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
-def sql_files() -> list[SqlFile]:
-    """Return the files of ``sql/`` in the order in which they apply."""
-    found = [entry for entry in files("sql").iterdir() if entry.name.endswith(".sql")]
-    return sorted(
-        (SqlFile(entry.name, entry.read_text(encoding="utf-8")) for entry in found),
-        key=lambda file: file.name,
+def sql_files(windows: Sequence[int] = WINDOWS_DAYS) -> list[SqlFile]:
+    """Return the files of ``sql/`` in the order in which they apply.
+
+    Parameters
+    ----------
+    windows : sequence of int
+        Days of each window that the views count, ascending.
+    """
+    templates = jinja2.Environment(
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - SQL, no HTML; `windows` are numbers
     )
+    found = []
+    for entry in sorted(files("sql").iterdir(), key=lambda entry: entry.name):
+        if entry.name.endswith(".sql"):
+            text = entry.read_text(encoding="utf-8")
+            if entry.name >= _FIRST_VIEW:
+                text = templates.from_string(text).render(windows=list(windows))
+            found.append(SqlFile(entry.name, text))
+    return found
 
 
 def run_script(connection: psycopg.Connection[Any], text: str) -> psycopg.Cursor[Any]:

@@ -12,6 +12,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from features.settings import windows_days
+
 Group = Literal["user", "item", "cross", "candidate"]
 Transform = Literal["identity", "log1p"]
 
@@ -46,8 +48,8 @@ class Feature:
     transform: Transform = "identity"
 
 
-WINDOWS_DAYS = (1, 7, 30, 90)
-"""Windows of the event counts, in days of 24 hours, ascending.
+WINDOWS_DAYS = windows_days()
+"""Windows of the event counts, in days of 24 hours, ascending: ``features.windows_days``.
 
 The refresh keeps a sum for each and the as-of functions count them; ``item_features`` and
 ``user_states`` have a column for each.

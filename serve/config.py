@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -26,14 +25,12 @@ from pydantic_settings import (
 from features.database import DatabaseConfig
 from features.errors import ConfigError
 from features.retention import LEAST_DAYS
+from features.settings import CONFIG_VARIABLE, PREFIX, WINDOWS_VARIABLE, read_file
+from features.spec import WINDOWS_DAYS
 from ranking.onnx_model import OnnxConfig
 from ranking.release import ReleaseConfig
 from ranking.training_config import TrainingConfig
 from serve.problems import nearest
-
-PREFIX = "SHORTLIST_"
-CONFIG_VARIABLE = "SHORTLIST_CONFIG"
-CONFIG_FILE = "shortlist.toml"
 
 _SHORT_NAMES = {"SHORTLIST_DATABASE_URL": "SHORTLIST_DATABASE__URL"}
 # Set by start() for the processes of one running service.
@@ -116,6 +113,12 @@ class FeaturesConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    windows_days: tuple[int, ...] = Field(
+        default=WINDOWS_DAYS,
+        description="Windows of the event counts: 1 to 8 different numbers of days from 1 to "
+        "3650, ascending. After a change: `shortlist db apply`, `shortlist features refresh`, and "
+        "new models.",
+    )
     item_max_age_s: float = Field(
         default=604_800.0,
         gt=0,
@@ -147,6 +150,17 @@ class FeaturesConfig(BaseModel):
     served_queue: int = Field(
         default=200, ge=0, description="Logged answers that may wait for the database."
     )
+
+    @field_validator("windows_days")
+    @classmethod
+    def _are_those_of_the_spec(cls, windows: tuple[int, ...]) -> tuple[int, ...]:
+        if windows != WINDOWS_DAYS:
+            raise ValueError(
+                f"the features of this process have the windows {list(WINDOWS_DAYS)}; set them "
+                f"where it starts, in the file that {CONFIG_VARIABLE} names or in "
+                f"{WINDOWS_VARIABLE}"
+            )
+        return windows
 
 
 class Settings(BaseSettings):
@@ -182,7 +196,7 @@ class _FileAndEnvironment(InitSettingsSource):
     """The TOML file with the variables over it; the library's own source skips unknown ones."""
 
     def __init__(self, settings_cls: type[BaseSettings]) -> None:
-        values = _read_file()
+        values = read_file(_path.get())
         for variable, text in sorted(os.environ.items()):
             if variable.startswith(PREFIX) and variable not in _INTERNAL:
                 _put(values, variable, text)
@@ -215,21 +229,6 @@ def load_settings(path: Path | None = None) -> Settings:
     finally:
         _path.reset(token)
     return settings.model_copy(update={"home": settings.home.expanduser().absolute()})
-
-
-def _read_file() -> dict[str, Any]:
-    named = _path.get() or os.environ.get(CONFIG_VARIABLE)
-    if named is None and not Path(CONFIG_FILE).exists():
-        return {}
-    file = Path(named or CONFIG_FILE)
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(
-            f"settings file {str(file)!r} does not exist; correct {CONFIG_VARIABLE} or unset it"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"settings file {str(file)!r} is no readable TOML: {error}") from error
 
 
 def _put(values: dict[str, Any], variable: str, text: str) -> None:

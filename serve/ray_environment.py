@@ -15,6 +15,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from features.settings import WINDOWS_VARIABLE
+from features.spec import WINDOWS_DAYS
 from serve.config import ServeConfig
 
 INSTANCE = "SHORTLIST_INSTANCE"
@@ -111,6 +113,8 @@ def ray_environment(instance: Instance, config: ServeConfig) -> dict[str, str]:
     token.chmod(0o600)
     ours = {
         INSTANCE: instance.name,
+        # Ray's workers have another directory, and so no shortlist.toml.
+        WINDOWS_VARIABLE: str(list(WINDOWS_DAYS)),
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
         "RAY_USAGE_STATS_ENABLED": "0",

@@ -1,6 +1,13 @@
 -- Purpose: each formula of the features once, for refreshed, live and as-of values alike.
 -- Grain: scalar functions, inlined by the planner.
 
+drop function if exists feature_windows() cascade;
+
+-- What the views and functions count, in days: the setting features.windows_days.
+create function feature_windows() returns smallint[]
+language sql immutable parallel safe
+return array{{ windows }}::smallint[];
+
 drop function if exists micros(timestamptz) cascade;
 
 -- Microseconds since 1970; PostgreSQL stores no finer time. Exact from 1834 to 2106, where the

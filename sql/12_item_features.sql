@@ -24,12 +24,12 @@ counted as (
         items.created_at,
         totals.valued,
         coalesce(totals.events, 0) as events,
+        {% for days in windows %}
+            in_window(totals.window_events, refresh_point.window_days, {{ days }})
+                as events_{{ days }}d,
+        {% endfor %}
         coalesce(totals.impressions, 0) as impressions,
-        coalesce(totals.clicks, 0) as clicks,
-        in_window(totals.window_events, refresh_point.window_days, 1) as events_1d,
-        in_window(totals.window_events, refresh_point.window_days, 7) as events_7d,
-        in_window(totals.window_events, refresh_point.window_days, 30) as events_30d,
-        in_window(totals.window_events, refresh_point.window_days, 90) as events_90d
+        coalesce(totals.clicks, 0) as clicks
     from items
     cross join refresh_point
     cross join overall
@@ -39,13 +39,14 @@ counted as (
 select
     item_key,
     events::real as item_events,
-    events_1d::real as item_events_1d,
-    events_7d::real as item_events_7d,
-    events_30d::real as item_events_30d,
-    events_90d::real as item_events_90d,
-    trend(events_1d, events_7d, 1, 7) as item_trend_1d,
-    trend(events_7d, events_30d, 7, 30) as item_trend_7d,
-    trend(events_30d, events_90d, 30, 90) as item_trend_30d,
+    {% for days in windows %}
+        events_{{ days }}d::real as item_events_{{ days }}d,
+    {% endfor %}
+    {% for days in windows[:-1] %}
+        {% set larger = windows[loop.index] %}
+        trend(events_{{ days }}d, events_{{ larger }}d, {{ days }}, {{ larger }})
+            as item_trend_{{ days }}d,
+    {% endfor %}
     value_mean(valued, value_sum) as item_value_mean,
     value_std(valued, value_sum, value_square_sum) as item_value_std,
     days_between(micros(created_at), micros(as_of)) as item_age_days,

@@ -44,10 +44,9 @@ returns table (
     category_sums bytea, -- float4 events and float4 value_sum for each name
     live_category_sums text, -- of the live events, as live_categories gives them
     user_events real,
-    user_events_1d real,
-    user_events_7d real,
-    user_events_30d real,
-    user_events_90d real,
+    {% for days in windows %}
+        user_events_{{ days }}d real,
+    {% endfor %}
     user_value_mean real,
     user_value_std real,
     user_active_days real,
@@ -70,10 +69,9 @@ as $$
             when live.events > 0 then live_categories(live.item_keys, live.event_values)
         end,
         summed.events::real,
-        live.events_1d::real,
-        live.events_7d::real,
-        live.events_30d::real,
-        live.events_90d::real,
+        {% for days in windows %}
+            live.events_{{ days }}d::real,
+        {% endfor %}
         value_mean(summed.valued, summed.value_sum),
         value_std(summed.valued, summed.value_sum, summed.value_square_sum),
         summed.active_days::real,
@@ -87,7 +85,7 @@ as $$
             refresh_point.watermark,
             refresh_point.as_of,
             case
-                when refresh_point.as_of >= at_time - interval '2160 hours'
+                when refresh_point.as_of >= at_time - interval '{{ windows[-1] * 24 }} hours'
                     then refresh_point.watermark
                 else 0
             end as arrived_after
@@ -97,18 +95,11 @@ as $$
     left join user_totals as past on users.user_key = past.user_key
     cross join lateral (
         select
-            count(*) filter (
-                where events.occurred_at >= at_time - interval '24 hours'
-            ) as events_1d,
-            count(*) filter (
-                where events.occurred_at >= at_time - interval '168 hours'
-            ) as events_7d,
-            count(*) filter (
-                where events.occurred_at >= at_time - interval '720 hours'
-            ) as events_30d,
-            count(*) filter (
-                where events.occurred_at >= at_time - interval '2160 hours'
-            ) as events_90d,
+            {% for days in windows %}
+                count(*) filter (
+                    where events.occurred_at >= at_time - interval '{{ days * 24 }} hours'
+                ) as events_{{ days }}d,
+            {% endfor %}
             count(*) filter (where events.is_live) as events,
             count(events.value) filter (where events.is_live) as valued,
             coalesce(sum(events.value) filter (where events.is_live), 0) as value_sum,
@@ -139,7 +130,7 @@ as $$
             from interactions
             where
                 interactions.user_key = users.user_key
-                and interactions.occurred_at >= at_time - interval '2160 hours'
+                and interactions.occurred_at >= at_time - interval '{{ windows[-1] * 24 }} hours'
                 and interactions.occurred_at < at_time
             union all
             select
@@ -151,7 +142,8 @@ as $$
             where
                 interactions.user_key = users.user_key
                 and interactions.interaction_id > point.arrived_after
-                and interactions.occurred_at + interval '0' < at_time - interval '2160 hours'
+                and interactions.occurred_at + interval '0'
+                < at_time - interval '{{ windows[-1] * 24 }} hours'
                 and (
                     interactions.interaction_id > point.watermark
                     or interactions.occurred_at + interval '0' >= point.as_of

@@ -108,13 +108,12 @@ create function item_features_as_of(
 returns table (
     request bigint,
     item_events real,
-    item_events_1d real,
-    item_events_7d real,
-    item_events_30d real,
-    item_events_90d real,
-    item_trend_1d real,
-    item_trend_7d real,
-    item_trend_30d real,
+    {% for days in windows %}
+        item_events_{{ days }}d real,
+    {% endfor %}
+    {% for days in windows[:-1] %}
+        item_trend_{{ days }}d real,
+    {% endfor %}
     item_value_mean real,
     item_value_std real,
     item_age_days real,
@@ -123,6 +122,8 @@ returns table (
 )
 language sql stable
 set plan_cache_mode = force_custom_plan
+-- The linter takes the loops of the body for one long line.
+-- noqa: disable=LT05
 as $$
     with requests as (
         select
@@ -284,10 +285,10 @@ as $$
             priors.impressions as prior_impressions,
             priors.clicks as prior_clicks,
             width_bucket(requests.moment - 1, past.moments) as place,
-            width_bucket(requests.moment - 1 - 86400000000, past.moments) as place_1d,
-            width_bucket(requests.moment - 1 - 604800000000, past.moments) as place_7d,
-            width_bucket(requests.moment - 1 - 2592000000000, past.moments) as place_30d,
-            width_bucket(requests.moment - 1 - 7776000000000, past.moments) as place_90d,
+            {% for days in windows %}
+                width_bucket(requests.moment - 1 - {{ days * 86400000000 }}, past.moments)
+                    as place_{{ days }}d,
+            {% endfor %}
             width_bucket(utc_day(requests.moment) - 1, priors.days) as prior_place
         from requests
         inner join items on requests.item_key = items.item_key
@@ -302,10 +303,10 @@ as $$
             moment,
             created_at,
             coalesce(events[place], 0) as events,
-            coalesce(events[place], 0) - coalesce(events[place_1d], 0) as events_1d,
-            coalesce(events[place], 0) - coalesce(events[place_7d], 0) as events_7d,
-            coalesce(events[place], 0) - coalesce(events[place_30d], 0) as events_30d,
-            coalesce(events[place], 0) - coalesce(events[place_90d], 0) as events_90d,
+            {% for days in windows %}
+                coalesce(events[place], 0) - coalesce(events[place_{{ days }}d], 0)
+                    as events_{{ days }}d,
+            {% endfor %}
             valued[place] as valued,
             coalesce(impressions[place], 0) as impressions,
             coalesce(clicks[place], 0) as clicks,
@@ -321,13 +322,13 @@ as $$
     select
         request,
         events::real,
-        events_1d::real,
-        events_7d::real,
-        events_30d::real,
-        events_90d::real,
-        trend(events_1d, events_7d, 1, 7),
-        trend(events_7d, events_30d, 7, 30),
-        trend(events_30d, events_90d, 30, 90),
+        {% for days in windows %}
+            events_{{ days }}d::real,
+        {% endfor %}
+        {% for days in windows[:-1] %}
+            {% set larger = windows[loop.index] %}
+            trend(events_{{ days }}d, events_{{ larger }}d, {{ days }}, {{ larger }}),
+        {% endfor %}
         value_mean(valued, value_sum),
         value_std(valued, value_sum, value_square_sum),
         days_between(micros(created_at), moment),

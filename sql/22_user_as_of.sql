@@ -15,10 +15,9 @@ create function user_features_as_of(
 returns table (
     request bigint,
     user_events real,
-    user_events_1d real,
-    user_events_7d real,
-    user_events_30d real,
-    user_events_90d real,
+    {% for days in windows %}
+        user_events_{{ days }}d real,
+    {% endfor %}
     user_value_mean real,
     user_value_std real,
     user_active_days real,
@@ -28,6 +27,8 @@ returns table (
 )
 language sql stable
 set plan_cache_mode = force_custom_plan
+-- The linter takes the loops of the body for one long line.
+-- noqa: disable=LT05
 as $$
     with requests as (
         select
@@ -122,12 +123,12 @@ as $$
             requests.moment,
             requests.before_id,
             past.*,
+            {% for days in windows %}
+                width_bucket(requests.moment - 1 - {{ days * 86400000000 }}, past.moments)
+                    as place_{{ days }}d,
+            {% endfor %}
             width_bucket(requests.moment - 1, past.moments) as strictly_before,
-            width_bucket(requests.moment, past.moments) as up_to,
-            width_bucket(requests.moment - 1 - 86400000000, past.moments) as place_1d,
-            width_bucket(requests.moment - 1 - 604800000000, past.moments) as place_7d,
-            width_bucket(requests.moment - 1 - 2592000000000, past.moments) as place_30d,
-            width_bucket(requests.moment - 1 - 7776000000000, past.moments) as place_90d
+            width_bucket(requests.moment, past.moments) as up_to
         from requests
         inner join users on requests.user_key = users.user_key
         left join past on requests.user_key = past.user_key
@@ -153,10 +154,10 @@ as $$
             request,
             moment,
             coalesce(events[place], 0) as events,
-            coalesce(events[place], 0) - coalesce(events[place_1d], 0) as events_1d,
-            coalesce(events[place], 0) - coalesce(events[place_7d], 0) as events_7d,
-            coalesce(events[place], 0) - coalesce(events[place_30d], 0) as events_30d,
-            coalesce(events[place], 0) - coalesce(events[place_90d], 0) as events_90d,
+            {% for days in windows %}
+                coalesce(events[place], 0) - coalesce(events[place_{{ days }}d], 0)
+                    as events_{{ days }}d,
+            {% endfor %}
             valued[place] as valued,
             value_sums[place] as value_sum,
             value_square_sums[place] as value_square_sum,
@@ -170,10 +171,9 @@ as $$
     select
         request,
         events::real,
-        events_1d::real,
-        events_7d::real,
-        events_30d::real,
-        events_90d::real,
+        {% for days in windows %}
+            events_{{ days }}d::real,
+        {% endfor %}
         value_mean(valued, value_sum),
         value_std(valued, value_sum, value_square_sum),
         active_days::real,

@@ -9,6 +9,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from features.spec import WINDOWS_DAYS
+
 MICROS_A_DAY = 86_400_000_000
 
 
@@ -80,6 +82,13 @@ def _within(events, moment, days):
     return sum(event.moment >= moment - days * MICROS_A_DAY for event in events)
 
 
+def _windows(events, moment, group):
+    return {
+        f"{group}_events_{days}d": np.float32(_within(events, moment, days))
+        for days in WINDOWS_DAYS
+    }
+
+
 def _trend(events, moment, days, larger):
     few, many = _within(events, moment, days), _within(events, moment, larger)
     return np.float32(math.log((few + 0.1 * days) / (many + 0.1 * larger) * larger / days))
@@ -114,13 +123,11 @@ def item_features(events, created, item_key, moment, answers=()):
     mean, std = _mean_and_std(past)
     return {
         "item_events": np.float32(len(past)),
-        "item_events_1d": np.float32(_within(past, moment, 1)),
-        "item_events_7d": np.float32(_within(past, moment, 7)),
-        "item_events_30d": np.float32(_within(past, moment, 30)),
-        "item_events_90d": np.float32(_within(past, moment, 90)),
-        "item_trend_1d": _trend(past, moment, 1, 7),
-        "item_trend_7d": _trend(past, moment, 7, 30),
-        "item_trend_30d": _trend(past, moment, 30, 90),
+        **_windows(past, moment, "item"),
+        **{
+            f"item_trend_{days}d": _trend(past, moment, days, larger)
+            for days, larger in pairwise(WINDOWS_DAYS)
+        },
         "item_value_mean": mean,
         "item_value_std": std,
         "item_age_days": np.float32(np.nan) if created is None else _days(created, moment),
@@ -153,10 +160,7 @@ def user_features(events, user_key, moment, before_id=0):
     gaps = [later - earlier for earlier, later in pairwise(days)]
     return {
         "user_events": np.float32(len(past)),
-        "user_events_1d": np.float32(_within(past, moment, 1)),
-        "user_events_7d": np.float32(_within(past, moment, 7)),
-        "user_events_30d": np.float32(_within(past, moment, 30)),
-        "user_events_90d": np.float32(_within(past, moment, 90)),
+        **_windows(past, moment, "user"),
         "user_value_mean": mean,
         "user_value_std": std,
         "user_active_days": np.float32(len(days)),

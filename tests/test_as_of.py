@@ -93,7 +93,7 @@ def test_a_users_own_event_is_not_its_history(sample, raw):
 
 START = 1_500_000_000
 # Few moments, so that ties and window edges are common.
-EDGES = [START + DAY * days + more for days in (0, 1, 7, 30, 90) for more in (0, 3600, DAY - 1)]
+EDGES = [START + DAY * days + more for days in (0, *WINDOWS_DAYS) for more in (0, 3600, DAY - 1)]
 SECONDS = st.one_of(
     st.integers(0, 200 * DAY).map(lambda seconds: START + seconds), st.sampled_from(EDGES)
 )
