@@ -6,6 +6,8 @@ real database. What serves does not import this module.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -64,16 +66,19 @@ ischema_names.update(xid8=TransactionId, pg_snapshot=Snapshot)
 metadata = MetaData(schema="shortlist")
 _MOMENT = TIMESTAMP(timezone=True)
 
-users = Table(
+
+def _table(name: str, *columns: Column[Any]) -> Table:
+    return Table(name, metadata, *columns)
+
+
+users = _table(
     "users",
-    metadata,
     Column("user_key", BigInteger, primary_key=True),
     Column("user_id", Text, nullable=False),
     Column("created_at", _MOMENT, nullable=False),
 )
-items = Table(
+items = _table(
     "items",
-    metadata,
     Column("item_key", Integer, primary_key=True),
     Column("item_id", Text, nullable=False),
     Column("title", Text),
@@ -84,15 +89,13 @@ items = Table(
     Column("updated_at", _MOMENT, nullable=False),
     Column("change_id", BigInteger, nullable=False),
 )
-event_types = Table(
+event_types = _table(
     "event_types",
-    metadata,
     Column("event_type_key", SmallInteger, primary_key=True),
     Column("event_type", Text, nullable=False),
 )
-interactions = Table(
+interactions = _table(
     "interactions",
-    metadata,
     Column("interaction_id", BigInteger, nullable=False),
     Column("user_key", BigInteger, nullable=False),
     Column("occurred_at", _MOMENT, nullable=False),
@@ -102,15 +105,13 @@ interactions = Table(
     Column("event_type_key", SmallInteger, nullable=False),
     Column("event_id", Text),
 )
-event_ids = Table(
+event_ids = _table(
     "event_ids",
-    metadata,
     Column("event_id", Text, primary_key=True),
     Column("received_on", Date, nullable=False),
 )
-answers = Table(
+answers = _table(
     "answers",
-    metadata,
     Column("answer_id", BigInteger, nullable=False),
     Column("served_at", _MOMENT, primary_key=True),
     Column("transaction_id", TransactionId, nullable=False),
@@ -122,9 +123,8 @@ answers = Table(
     Column("scores", ARRAY(REAL), nullable=False),
     Column("sources", ARRAY(Text), nullable=False),
 )
-refresh_point = Table(
+refresh_point = _table(
     "refresh_point",
-    metadata,
     Column("only_row", Boolean, primary_key=True),
     Column("watermark", BigInteger, nullable=False),
     Column("as_of", _MOMENT, nullable=False),
@@ -133,9 +133,8 @@ refresh_point = Table(
     Column("window_days", ARRAY(SmallInteger), nullable=False),
     Column("raw_since", Date),
 )
-feature_refreshes = Table(
+feature_refreshes = _table(
     "feature_refreshes",
-    metadata,
     Column("refresh_id", BigInteger, primary_key=True),
     Column("view", Text, nullable=False),
     Column("as_of", _MOMENT, nullable=False),
@@ -155,9 +154,8 @@ def _counts() -> tuple[Column[object], ...]:
     )
 
 
-item_daily = Table(
+item_daily = _table(
     "item_daily",
-    metadata,
     Column("item_key", Integer, primary_key=True),
     Column("event_day", Date, primary_key=True),
     *_counts(),
@@ -165,42 +163,37 @@ item_daily = Table(
     Column("clicks", Integer, nullable=False),
     Column("last_at", _MOMENT),
 )
-click_daily = Table(
+click_daily = _table(
     "click_daily",
-    metadata,
     Column("event_day", Date, primary_key=True),
     Column("impressions", BigInteger, nullable=False),
     Column("clicks", BigInteger, nullable=False),
 )
-user_daily = Table(
+user_daily = _table(
     "user_daily",
-    metadata,
     Column("user_key", BigInteger, primary_key=True),
     Column("event_day", Date, primary_key=True),
     *_counts(),
     Column("first_at", _MOMENT, nullable=False),
     Column("last_at", _MOMENT, nullable=False),
 )
-user_category_daily = Table(
+user_category_daily = _table(
     "user_category_daily",
-    metadata,
     Column("user_key", BigInteger, primary_key=True),
     Column("event_day", Date, primary_key=True),
     Column("category", Text, primary_key=True),
     Column("events", Integer, nullable=False),
     Column("value_sum", DOUBLE_PRECISION, nullable=False),
 )
-covisit_daily = Table(
+covisit_daily = _table(
     "covisit_daily",
-    metadata,
     Column("item_key", Integer, primary_key=True),
     Column("other_key", Integer, primary_key=True),
     Column("event_day", Date, primary_key=True),
     Column("pairs", Integer, nullable=False),
 )
-item_totals = Table(
+item_totals = _table(
     "item_totals",
-    metadata,
     Column("item_key", Integer, primary_key=True),
     *_counts(),
     Column("impressions", Integer, nullable=False),
@@ -208,17 +201,15 @@ item_totals = Table(
     Column("last_at", _MOMENT),
     Column("window_events", ARRAY(Integer), nullable=False),
 )
-user_category_totals = Table(
+user_category_totals = _table(
     "user_category_totals",
-    metadata,
     Column("user_key", BigInteger, primary_key=True),
     Column("category", Text, primary_key=True),
     Column("events", Integer, nullable=False),
     Column("value_sum", DOUBLE_PRECISION, nullable=False),
 )
-user_totals = Table(
+user_totals = _table(
     "user_totals",
-    metadata,
     Column("user_key", BigInteger, primary_key=True),
     *_counts(),
     Column("first_at", _MOMENT, nullable=False),
@@ -232,7 +223,7 @@ user_totals = Table(
 
 
 def _corrections(name: str, *columns: Column[object]) -> Table:
-    return Table(name, metadata, Column("correction_id", BigInteger, primary_key=True), *columns)
+    return _table(name, Column("correction_id", BigInteger, primary_key=True), *columns)
 
 
 interaction_corrections = _corrections(
@@ -250,12 +241,10 @@ answer_corrections = _corrections(
     Column("item_keys", ARRAY(Integer), nullable=False),
 )
 category_corrections = _corrections(
-    "category_corrections",
-    Column("item_key", Integer, nullable=False),
+    "category_corrections", Column("item_key", Integer, nullable=False)
 )
-served_features = Table(
+served_features = _table(
     "served_features",
-    metadata,
     Column("served_at", _MOMENT, primary_key=True),
     Column("rec_id", Uuid, primary_key=True),
     Column("user_id", Text, nullable=False),
@@ -270,15 +259,13 @@ served_features = Table(
     Column("item_features", BYTEA, nullable=False),
     Column("cross_features", BYTEA, nullable=False),
 )
-erasures = Table(
+erasures = _table(
     "erasures",
-    metadata,
     Column("user_hash", BYTEA, primary_key=True),
     Column("erased_at", _MOMENT, nullable=False),
 )
-loads = Table(
+loads = _table(
     "loads",
-    metadata,
     Column("load_id", BigInteger, primary_key=True),
     Column("source", Text, nullable=False),
     Column("fingerprint", Text, nullable=False),
@@ -288,6 +275,15 @@ loads = Table(
     Column("shifted_days", Integer, nullable=False),
     Column("started_at", _MOMENT, nullable=False),
     Column("finished_at", _MOMENT),
+)
+sources = _table(
+    "sources",
+    Column("source_id", Integer, primary_key=True),
+    Column("mapping", JSONB, nullable=False),
+    Column("pending_transactions", ARRAY(Text), nullable=False),
+    Column("loaded_at", _MOMENT),
+    *(Column(name, Text, nullable=False) for name in ("events_table", "view_name")),
+    *(Column(name, Text) for name in ("items_table", "increasing", "read_from", "pending_from")),
 )
 
 

@@ -1,4 +1,4 @@
-"""Refreshes the features every now and then, and drops old raw events, in the main process.
+"""Reads sources, refreshes the features and drops old raw events every now and then.
 
 One process of a service does it, not each replica; several services, or a job of cron, may do
 it at the same time: refreshes of one database wait for each other. Replicas see that the
@@ -17,6 +17,7 @@ import psycopg
 
 from features.database import connect, resolve_url
 from features.errors import ShortlistError
+from features.ingest.tables import follow
 from features.refresh import refresh
 from features.retention import drop_raw_events
 from serve.config import Settings
@@ -76,6 +77,11 @@ class Refresher:
         with connect(url, database.connect_timeout_s) as connection:
             self._connection = connection
             try:
+                for found in follow(connection):
+                    if isinstance(found, ShortlistError):
+                        _LOGGER.warning("a source was not read: %s", found)
+                    elif found.interactions:
+                        _LOGGER.info("%s: %d new events", found.source, found.interactions)
                 report = refresh(connection, partition_days=database.partition_days)
                 _LOGGER.info("features are refreshed as of %s", report.as_of.isoformat())
                 today = report.as_of.astimezone(UTC).date()

@@ -29,7 +29,9 @@ begin
     insert into erasures (user_hash, erased_at)
     values (sha256(convert_to(erased_id, 'utf8')), clock_timestamp())
     on conflict (user_hash) do update set erased_at = excluded.erased_at;
-    delete from erasures where erased_at < now() - interval '30 days';
+    -- A source keeps the rows of who was erased: their hashes keep them out.
+    delete from erasures
+    where erased_at < now() - interval '30 days' and not exists (select from sources);
 
     return query
     with gone as (delete from answers where user_id = erased_id returning 1)

@@ -20,11 +20,15 @@ def orders(tmp_path):
 
 
 def run(
-    *arguments, database_url="postgresql://nobody@127.0.0.1:1/none", home="/nowhere", **options
+    *arguments,
+    command="load",
+    database_url="postgresql://nobody@127.0.0.1:1/none",
+    home="/nowhere",
+    **options,
 ):
     environment = {"SHORTLIST_DATABASE_URL": database_url, "SHORTLIST_HOME": str(home)}
     runner = CliRunner(env={**environment, "COLUMNS": "120"})
-    return runner.invoke(app, ["load", *arguments], **options)
+    return runner.invoke(app, [command, *arguments], **options)
 
 
 def test_a_dry_run_needs_no_database(orders):
@@ -61,7 +65,8 @@ def test_a_load_says_what_it_did_and_where_the_rejects_are(database_url, orders,
     [
         (["--map", "user_id"], "expected NAME=COLUMN"),
         (["--map", "user=buyer"], "expected one of user_id, item_id"),
-        (["--table", "public.t"], "--items-table the items, not files"),
+        (["--table", "public.t"], "--items-table the items and --increasing a column"),
+        (["--increasing", "id"], "--items-table the items and --increasing a column"),
         (["--mapping", "/nowhere.toml"], "cannot be read"),
     ],
 )
@@ -72,9 +77,34 @@ def test_flags_that_cannot_be(orders, flags, message):
 
 
 @pytest.mark.parametrize(
-    "flags", [["--again"], ["--rebase-to-now"], ["--rejects", "r.csv"], ["--dry-run"]]
+    "flag",
+    ["--rebase-to-now", "--rejects=r.csv", "--dry-run", "--columns=a", "--separator=;"],
 )
-def test_a_table_is_loaded_without_what_is_for_files(flags):
-    result = run("--table", "public.t", *flags)
+def test_a_table_is_loaded_without_what_is_for_files(flag):
+    result = run("--table", "public.t", flag)
     assert isinstance(result.exception, InputError)
-    assert f"{flags[0]} is for files" in str(result.exception)
+    assert f"{flag.partition('=')[0]} is for files" in str(result.exception)
+
+
+def test_a_table_becomes_a_source_that_is_listed_and_removed(connection, database_url, tmp_path):
+    connection.execute(
+        "create table public.views as select 'u' as who, n as item_id, now() as ts, n"
+        " from generate_series(0, 2) as n; insert into public.views values ('', 1, now(), 3)"
+    )
+    connection.commit()
+    where = {"database_url": database_url, "home": tmp_path}
+    first = run("--table", "public.views", "--map", "user_id=who", "--increasing", "n", **where)
+    assert first.exit_code == 0, first.output
+    assert "1 users, 3 items, 3 interactions of 4 rows in" in first.stdout
+    assert "1 rows were not loaded: the user's id is empty" in first.stderr
+    second, again = (
+        json.loads(run("--table", "public.views", *flags, "--json", **where).stdout)["read"]
+        for flags in ([], ["--again"])
+    )
+    assert (second, again) == (1, 4)
+    listed = json.loads(run("list", "--json", command="source", **where).stdout)
+    assert [(row["events"], row["increasing"]) for row in listed] == [("public.views", "n")]
+    assert "shortlist.source_public_views" in run("list", command="source", **where).stdout
+    removed = run("remove", "public.views", command="source", **where)
+    assert "public.views is no source any more" in removed.stderr
+    assert run("list", "--json", command="source", **where).stdout == "[]\n"

@@ -83,7 +83,7 @@ def test_events_of_items_that_are_in_no_table_are_counted_as_rejected(connection
     connection.commit()
     report = load_table(connection, "public.views", "public.goods", Wish())
     assert (report.interactions, report.rejected) == (1, 2)
-    assert "no such item" in report.reason
+    assert report.reasons == {"there is no such item": 2}
 
 
 def test_the_name_of_a_table_is_taken_letter_by_letter(connection):

@@ -11,6 +11,7 @@ from fixtures_serving import settings_for
 
 from features.database import connect
 from features.events import EventRow, record_events
+from features.ingest.tables import load_table
 from serve.config import Settings
 from serve.refresher import Refresher
 
@@ -62,6 +63,26 @@ def test_it_drops_old_raw_events_if_told(connection, database_url, tmp_path):
             time.sleep(0.05)
     row = connection.execute("select item_events, item_events_90d from item_features").fetchone()
     assert row == (4, 1)
+
+
+def test_it_reads_the_sources_that_grow(connection, database_url, tmp_path, caplog):
+    for name in ("gone", "orders"):
+        connection.execute(
+            f"create table public.{name} (n int, user_id text, item_id text, ts timestamptz)"
+        )
+        connection.commit()
+        load_table(connection, f"public.{name}", increasing="n")
+    connection.execute(
+        "drop table public.gone cascade; insert into public.orders values (1, 'u', 'a', now())"
+    )
+    connection.commit()
+    with caplog.at_level("WARNING"), Refresher(settings(database_url, tmp_path, 0.1)):
+        end = time.monotonic() + 30
+        while connection.execute("select sum(item_events) from item_features").fetchone() != (1,):
+            connection.rollback()
+            assert time.monotonic() < end, "the event was not counted"
+            time.sleep(0.05)
+    assert "a source was not read: table 'public.gone': there is none" in caplog.text
 
 
 def test_it_stops_while_it_waits_for_another_refresh(connection, database_url, tmp_path):

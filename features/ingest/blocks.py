@@ -19,7 +19,6 @@ from features.ingest.rejects import Rejects
 from features.ingest.rows import RejectedRow
 from features.ingest.writer import copy_events
 
-LOCK = "select pg_advisory_xact_lock(hashtextextended('shortlist.load', 0))"
 _ATTEMPTS = 4
 
 
@@ -76,7 +75,7 @@ class BlockWriter:
             try:
                 with self._connection.transaction():
                     self._connection.execute("set local search_path = shortlist, pg_temp")
-                    self._connection.execute(LOCK)
+                    self._connection.execute(ledger.LOCK)
                     added = self._write(entry, events, rows_done, shift * 1_000_000)
                 break
             except (errors.DeadlockDetected, errors.SerializationFailure):

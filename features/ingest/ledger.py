@@ -11,6 +11,9 @@ import psycopg
 
 from features.errors import InputError
 
+LOCK = "select pg_advisory_xact_lock(hashtextextended('shortlist.load', 0))"
+"""One block at a time is stored, and no user is erased meanwhile."""
+
 _ENDS = 1 << 20
 
 

@@ -19,7 +19,7 @@ from features import partitions
 from features.errors import InputError
 from features.ingest import ledger
 from features.ingest.ahead import ahead
-from features.ingest.blocks import LOCK, BlockWriter
+from features.ingest.blocks import BlockWriter
 from features.ingest.items import load_items
 from features.ingest.mapping import Format, Preset, Wish
 from features.ingest.presets import DataSet, EventFile, find_files
@@ -278,7 +278,7 @@ class _Job:
         size = file.path.stat().st_size
         with self._connection.transaction():
             self._connection.execute("set local search_path = shortlist, pg_temp")
-            self._connection.execute(LOCK)
+            self._connection.execute(ledger.LOCK)
             changed = load_items(
                 self._connection,
                 file,

@@ -14,12 +14,15 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from features.errors import ShortlistError
-from serve.cli import bench, data, demo, ingest, load, model, service, skew
+from serve.cli import bench, data, demo, ingest, load, model, service, skew, sources
 from serve.cli.console import ERR
 
 _debug = False
 
-ORDER = ("demo", "db", "load", "features", "train", "release", "evaluate", "serve", "recommend")
+ORDER = (
+    *("demo", "db", "load", "source", "features", "train", "release", "evaluate", "serve"),
+    "recommend",
+)
 
 
 class InOrder(TyperGroup):
@@ -41,6 +44,7 @@ app = typer.Typer(
 )
 app.add_typer(data.db, name="db")
 app.command()(ingest.load)
+app.add_typer(sources.source, name="source")
 data.features.command(epilog=skew.EPILOG)(skew.skew)
 app.add_typer(data.features, name="features")
 app.command()(model.train)

@@ -92,7 +92,7 @@ def _progress(rate: _Rate) -> Iterator[Report]:
     )
     tasks: dict[str, Any] = {}
 
-    def report(step: str, done: int, total: int) -> None:
+    def report(step: str, done: int, total: int, _detail: str = "", /) -> None:
         if step not in tasks:
             tasks[step] = bars.add_task(f"  {step}", total=total or None, rate="")
         shown = str(rate) if step == "interactions" else ""
@@ -132,6 +132,10 @@ def load(
     items_table: Annotated[
         str, typer.Option(metavar="NAME", help="Table of yours with the items.")
     ] = "",
+    increasing: Annotated[
+        str,
+        typer.Option(metavar="COLUMN", help="Of --table: it grows with each new row, as ids do."),
+    ] = "",
     rejects: Annotated[
         Path | None, typer.Option(help="CSV file for rejected rows; none: in the home folder.")
     ] = None,
@@ -139,7 +143,9 @@ def load(
         bool,
         typer.Option(help="Shift all times by whole days so that the newest event is of today."),
     ] = False,
-    again: Annotated[bool, typer.Option(help="Read files that were loaded before.")] = False,
+    again: Annotated[
+        bool, typer.Option(help="Read files, or rows of a table, that were read before.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option(help="Show what would be read, and five rows; write nothing.")
     ] = False,
@@ -155,18 +161,22 @@ def load(
     from features.errors import InputError
 
     wish = _wish(columns or [], mapping, names, separator, time_unit, event_type)
-    if from_table or items_table:
+    if from_table or items_table or increasing:
         if path is not None or not from_table:
-            raise InputError("--table names the events and --items-table the items, not files")
+            raise InputError(
+                "--table names the events, --items-table the items and --increasing a column of"
+                " the events, not files"
+            )
         for flag, given in (
             ("--dry-run", dry_run),
-            ("--again", again),
             ("--rebase-to-now", rebase_to_now),
             ("--rejects", rejects is not None),
+            ("--columns", bool(wish.names)),
+            ("--separator", bool(wish.separator)),
         ):
             if given:
                 raise InputError(f"{flag} is for files, not for --table: leave it out")
-        _load_table(from_table, items_table, wish, as_json)
+        _load_table(from_table, items_table, wish, increasing, again, as_json)
         return
     if dry_run:
         from features.ingest.preview import preview
@@ -239,19 +249,31 @@ def _show_preview(files: list[Preview]) -> None:
         OUT.print()
 
 
-def _load_table(events: str, items: str, wish: Wish, as_json: bool) -> None:
+def _load_table(
+    events: str, items: str, wish: Wish, increasing: str, again: bool, as_json: bool
+) -> None:
     from features import schema
     from features.ingest.tables import load_table
 
     with context.connected(context.settings()) as connection, progress() as report:
         schema.apply(connection)
-        result = load_table(connection, events, items or None, wish, report)
+        result = load_table(
+            connection,
+            events,
+            items or None,
+            wish,
+            report,
+            increasing=increasing or None,
+            again=again,
+        )
     if as_json:
         emit(asdict(result))
         return
     OUT.print(
         f"{result.users:,} users, {result.items:,} items, {result.interactions:,} interactions"
-        f" in {seconds(result.seconds)}"
+        f" of {result.read:,} rows in {seconds(result.seconds)}"
     )
-    if result.rejected:
-        ERR.print(f"[yellow]{result.rejected:,} rows were not loaded[/]: {escape(result.reason)}")
+    for reason, count in result.reasons.items():
+        ERR.print(f"[yellow]{count:,} rows were not loaded[/]: {escape(reason)}")
+    if result.left_out:
+        ERR.print(f"{result.left_out:,} rows are of erased users, or of before raw events stay")
