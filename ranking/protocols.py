@@ -10,7 +10,7 @@ in training; users with events on both sides are tested on all their new items, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -50,6 +50,9 @@ class Split:
         (all their test items are in their history, which the seen filter removes).
     cut : float or None
         Unix seconds of the time split.
+    gap : float or None
+        Seconds from `as_of` to the request, where the moment of the held-out event is hidden;
+        nothing that happened in between is known.
     """
 
     protocol: ProtocolName
@@ -62,6 +65,7 @@ class Split:
     stops: RowArray
     skipped: dict[str, int]
     cut: float | None = None
+    gap: float | None = None
 
 
 def leave_last_out(interactions: Interactions) -> Split:
@@ -96,6 +100,39 @@ def leave_last_out(interactions: Interactions) -> Split:
         starts=starts[kept],
         stops=last,
         skipped={"single_event": int((~several).sum()), "repeated": int(repeated.sum())},
+    )
+
+
+def hide_request_time(interactions: Interactions, split: Split) -> Split:
+    """Put each request of leave-last-out right after the previous event of its user.
+
+    Users are known up to that event, and everything else up to its moment. The request comes
+    one median gap of training later, the same for everyone, so that the true gap to the
+    held-out event, which a service would know, tells nothing.
+
+    Parameters
+    ----------
+    interactions : Interactions
+        What `split` was made of.
+    split : Split
+        Of :func:`leave_last_out`.
+
+    Raises
+    ------
+    InputError
+        For a time split, where all requests come at the cut.
+    """
+    if split.protocol != "leave-last-out":
+        raise InputError(
+            f"hide_request_time with {split.protocol}: every request comes at the cut there, so "
+            "there is nothing to hide; use it with leave-last-out"
+        )
+    times, users = interactions.times[split.train], interactions.user_keys[split.train]
+    gaps = np.diff(times)[users[1:] == users[:-1]]
+    return replace(
+        split,
+        as_of=interactions.times[split.stops - 1],
+        gap=float(np.median(gaps)) if len(gaps) else 0.0,
     )
 
 

@@ -27,6 +27,7 @@ from features.errors import ConfigError
 from features.retention import LEAST_DAYS
 from features.settings import CONFIG_VARIABLE, PREFIX, WINDOWS_VARIABLE, read_file
 from features.spec import WINDOWS_DAYS
+from ranking.evaluation.config import EvaluationConfig
 from ranking.onnx_model import OnnxConfig
 from ranking.release import ReleaseConfig
 from ranking.training_config import TrainingConfig
@@ -176,6 +177,7 @@ class Settings(BaseSettings):
     features: FeaturesConfig = Field(default_factory=FeaturesConfig)
     training: TrainingConfig = Field(default_factory=TrainingConfig)
     release: ReleaseConfig = Field(default_factory=ReleaseConfig)
+    evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
     onnx: OnnxConfig = Field(default_factory=OnnxConfig)
     serve: ServeConfig = Field(default_factory=ServeConfig)
 

@@ -42,7 +42,11 @@ def test_a_release_gets_its_json_file_and_its_report(data, tmp_path):
     keys = {"users", "items", "interactions", "coarse_recall_at_200", "ann_recall_at_200"}
     assert keys | {"ndcg_at_10", "hr_at_10", "timing_ms", "total_ms"} <= set(json.loads(text))
     assert release in report_path(tmp_path, release).read_text()
-    assert len(list((tmp_path / "reports").iterdir())) == 2
+    assert sorted(path.suffix for path in (tmp_path / "reports").iterdir()) == [
+        ".html",
+        ".json",
+        ".npz",
+    ]
 
 
 def test_a_release_that_has_seen_the_test_events_is_refused(data, tmp_path):

@@ -26,7 +26,7 @@ def replayed(connection, pipeline, split):
 def evaluated(connection, split=leave_last_out, pipeline=None, config=QUICK):
     interactions = read_interactions(connection)
     pipeline = pipeline or make_pipeline(connection)
-    return measure(connection, pipeline, interactions, split(interactions), config)
+    return measure(connection, pipeline, interactions, split(interactions), config).result
 
 
 def test_a_whole_evaluation_and_its_report(connection):
@@ -40,7 +40,7 @@ def test_a_whole_evaluation_and_its_report(connection):
         leave_last_out(interactions),
         QUICK,
         lambda step, done, total: steps.append(step),
-    )
+    ).result
     assert set(result.models) == MODELS
     assert (result.users, result.items, result.test_users) == (25, 40, 25)
     assert result.training_events == result.interactions - 25

@@ -11,10 +11,19 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from features.errors import ConfigError, InputError
 from features.store import read_interactions
-from ranking.evaluation.measurement import EvaluationConfig, measure
+from ranking.evaluation.config import EvaluationConfig
+from ranking.evaluation.measurement import measure
 from ranking.evaluation.report import write_report
 from ranking.evaluation.result import EvaluationResult
-from ranking.protocols import ProtocolName, Split, leave_last_out, time_cut, time_split
+from ranking.evaluation.values import save_values
+from ranking.protocols import (
+    ProtocolName,
+    Split,
+    hide_request_time,
+    leave_last_out,
+    time_cut,
+    time_split,
+)
 from ranking.release import (
     Release,
     build_release,
@@ -30,17 +39,34 @@ if TYPE_CHECKING:
 
     from features.store import Interactions
 
-__all__ = ["EvaluationConfig", "evaluate", "report_path", "result_path"]
+__all__ = ["EvaluationConfig", "evaluate", "report_path", "result_path", "values_path"]
 
 
-def result_path(home: Path, release: str, protocol: str = "leave-last-out") -> Path:
-    """Return where the JSON file of an evaluation is written."""
-    return home / "reports" / f"{release}-{protocol}.json"
+def result_path(
+    home: Path, release: str, protocol: str = "leave-last-out", hidden: bool = False
+) -> Path:
+    """Return where the JSON file of an evaluation is written.
+
+    Parameters
+    ----------
+    home : Path
+    release, protocol : str
+    hidden : bool
+        Whether the moment of the request was hidden.
+    """
+    return home / "reports" / f"{release}-{protocol}{'-hidden-time' if hidden else ''}.json"
 
 
-def report_path(home: Path, release: str, protocol: str = "leave-last-out") -> Path:
+def report_path(
+    home: Path, release: str, protocol: str = "leave-last-out", hidden: bool = False
+) -> Path:
     """Return where the HTML report of an evaluation is written."""
-    return result_path(home, release, protocol).with_suffix(".html")
+    return result_path(home, release, protocol, hidden).with_suffix(".html")
+
+
+def values_path(result: Path) -> Path:
+    """Return where the values of each user of a result are written."""
+    return result.with_suffix(".npz")
 
 
 def evaluate(
@@ -50,6 +76,7 @@ def evaluate(
     protocol: str = "leave-last-out",
     config: EvaluationConfig | None = None,
     progress: Progress | None = None,
+    baselines: Path | None = None,
 ) -> EvaluationResult:
     """Evaluate a release and write the result and the report.
 
@@ -70,6 +97,8 @@ def evaluate(
     config : EvaluationConfig, optional
     progress : callable, optional
         Called as ``progress(step, done, total)``.
+    baselines : Path, optional
+        Folder in which the lists of baselines are kept for the next release.
 
     Returns
     -------
@@ -94,10 +123,16 @@ def evaluate(
         split = _leave_last_out(found, interactions)
     else:
         found, split = _time_split(connection, home, found, interactions, config, progress)
-    result = measure(connection, open_pipeline(found), interactions, split, config, progress)
-    path = result_path(home, release, protocol)
+    if config.hide_request_time:
+        split = hide_request_time(interactions, split)
+    measured = measure(
+        connection, open_pipeline(found), interactions, split, config, progress, baselines
+    )
+    result = measured.result
+    path = result_path(home, release, protocol, config.hide_request_time)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_report(result, report_path(home, release, protocol))
+    write_report(result, path.with_suffix(".html"))
+    save_values(measured.values, values_path(path))
     partial = path.with_name(path.name + ".part")
     partial.write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
     partial.replace(path)

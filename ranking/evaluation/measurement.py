@@ -2,46 +2,45 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psycopg
-from pydantic import BaseModel, ConfigDict, Field
 
 from features.asof import states_as_of
 from features.errors import InputError
 from features.states import Interactions
 from ranking.catalogue import LiveCatalogue
-from ranking.covisits import covisits_of
-from ranking.evaluation.baselines import rank
+from ranking.evaluation.baseline_lists import baseline_lists
 from ranking.evaluation.bootstrap import Bootstrap
 from ranking.evaluation.comparison import (
     TestSet,
+    Values,
     accuracies,
     coverages,
     differences,
     estimates,
     slices,
 )
+from ranking.evaluation.config import EvaluationConfig
 from ranking.evaluation.events import TrainingEvents
 from ranking.evaluation.examples import example
-from ranking.evaluation.replay import Replay, as_of_features, latencies, replay
+from ranking.evaluation.provenance import machine
+from ranking.evaluation.replay import Replay, known_before_requests, latencies, replay
 from ranking.evaluation.result import (
-    CURVE,
     AnnRecall,
     EvaluationResult,
     Example,
     ModelFigures,
     Percentiles,
 )
-from ranking.evaluation.tuning import families, tuned
+from ranking.evaluation.values import UserValues, user_values
 from ranking.pipeline import Pipeline
 from ranking.protocols import Split
 from ranking.retrieval.exact import ExactIndex, recall
@@ -51,24 +50,12 @@ _ANN_K = 200
 _LABELS = {"fine": "Coarse + fine", "coarse": "Coarse", "ann": "Two towers (ANN)"}
 
 
-class EvaluationConfig(BaseModel):
-    """How an evaluation is made."""
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One evaluation: what is reported, and the values of each user behind it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    seed: int = Field(default=0, ge=0, description="Seed of resamples and of drawn users.")
-    resamples: int = Field(default=1000, ge=1, description="Bootstrap resamples.")
-    confidence: float = Field(default=0.95, gt=0, lt=1, description="Share inside an interval.")
-    most_users: int = Field(default=20_000, ge=1, description="Test users; more are drawn from.")
-    batch: int = Field(default=128, ge=1, description="Users a batch of the pipeline.")
-    most_ease: int = Field(
-        default=20_000, ge=0, description="EASE is left out above so many users and items."
-    )
-    test_share: float = Field(
-        default=0.1, gt=0, lt=1, description="Share of the events in the window of a time split."
-    )
-    latency_requests: int = Field(default=200, ge=0, description="Single requests timed.")
-    examples: int = Field(default=6, ge=0, description="Users shown in the report.")
+    result: EvaluationResult
+    values: UserValues
 
 
 def measure(
@@ -78,7 +65,8 @@ def measure(
     split: Split,
     config: EvaluationConfig | None = None,
     progress: Progress | None = None,
-) -> EvaluationResult:
+    baselines: Path | None = None,
+) -> Measured:
     """Evaluate `pipeline` and the baselines on the held-out events of `split`.
 
     Parameters
@@ -93,10 +81,12 @@ def measure(
     config : EvaluationConfig, optional
     progress : callable, optional
         Called as ``progress(step, done, total)``.
+    baselines : Path, optional
+        Folder in which the lists of baselines are kept for the next pipeline.
 
     Returns
     -------
-    EvaluationResult
+    Measured
 
     Raises
     ------
@@ -120,28 +110,33 @@ def measure(
             pipeline.config.history_limit,
             before_interaction_ids=drawn.before_ids,
         )
+    if drawn.gap is not None:
+        states = [replace(state, as_of=state.as_of + drawn.gap) for state in states]
     events, users = _training_events(interactions, drawn, catalogue)
     test = _test_set(events, drawn, catalogue)
     with _timed(seconds, "baselines"):
-        lists, settings, labels = _baselines(events, users, drawn, catalogue, config, progress)
+        others = baseline_lists(events, users, drawn, catalogue, config, baselines, progress)
     shown = np.random.default_rng(config.seed).permutation(len(states))[: config.examples].tolist()
     with _timed(seconds, "pipeline"):
         as_of = pipeline.with_item_features(
-            as_of_features(connection, catalogue), covisits_of(connection, catalogue)
+            *known_before_requests(connection, catalogue, drawn.gap or 0.0)
         )
         found = replay(as_of, states, test.relevant, shown, config.batch, progress)
     with _timed(seconds, "latency"):
         requests = [state.user_id for state in states[: config.latency_requests]]
         laps = latencies(pipeline, connection, requests, progress=progress)
     with _timed(seconds, "figures"):
-        return _result(
+        lists = found.lists | others.lists
+        values = accuracies(lists, test.relevant)
+        result = _result(
             pipeline=pipeline,
             interactions=interactions,
             split=split,
             test=test,
-            lists=found.lists | lists,
-            labels=_LABELS | labels,
-            settings=_cascade_settings(pipeline) | settings,
+            lists=lists,
+            values=values,
+            labels=_LABELS | others.labels,
+            settings=_cascade_settings(pipeline) | others.settings,
             found=found,
             laps=laps,
             examples=[
@@ -157,6 +152,7 @@ def measure(
             seconds=seconds,
             config=config,
         )
+    return Measured(result, user_values([state.user_id for state in states], values))
 
 
 def _result(
@@ -166,6 +162,7 @@ def _result(
     split: Split,
     test: TestSet,
     lists: Mapping[str, RowArray],
+    values: Values,
     labels: Mapping[str, str],
     settings: Mapping[str, str],
     found: Replay,
@@ -175,7 +172,6 @@ def _result(
     config: EvaluationConfig,
 ) -> EvaluationResult:
     bootstrap = Bootstrap(config.resamples, config.confidence, config.seed)
-    values = accuracies(lists, test.relevant)
     metrics = estimates(lists, values, test, bootstrap)
     coverage = coverages(lists, len(test.vectors))
     others = [name for name in lists if name != "fine"]
@@ -188,7 +184,7 @@ def _result(
         index=str(getattr(index, "kind", type(index).__name__)),
         queries=len(found.user_vectors),
     )
-    stages = {name: _percentiles(values) for name, values in laps.items()}
+    stages = {name: _percentiles(took) for name, took in laps.items()}
     total = stages.pop("total", Percentiles(p50=np.nan, p95=np.nan, p99=np.nan))
     return EvaluationResult(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -205,6 +201,7 @@ def _result(
         test_events=int((test.relevant >= 0).sum()),
         skipped=split.skipped | {"not_drawn": len(split.user_keys) - len(test.relevant)},
         cut=split.cut,
+        request_gap_s=split.gap,
         coarse_recall_at_200=metrics["coarse"]["recall_at_200"].mean,
         ann_recall_at_200=ann.recall,
         ndcg_at_10={name: found["ndcg_at_10"].mean for name, found in metrics.items()},
@@ -228,8 +225,7 @@ def _result(
         latency_queries=min(config.latency_requests, len(test.relevant)),
         examples=examples,
         seconds={name: round(value, 3) for name, value in seconds.items()},
-        machine=f"{len(os.sched_getaffinity(0))} CPU cores, {platform.system()} "
-        f"{platform.machine()}, Python {platform.python_version()}",
+        machine=machine(),
     )
 
 
@@ -280,34 +276,6 @@ def _test_set(events: TrainingEvents, split: Split, catalogue: LiveCatalogue) ->
         users=int((np.diff(events.offsets) > 0).sum()),
         vectors=catalogue.items.vectors,
     )
-
-
-def _baselines(
-    events: TrainingEvents,
-    users: RowArray,
-    split: Split,
-    catalogue: LiveCatalogue,
-    config: EvaluationConfig,
-    progress: Progress | None,
-) -> tuple[dict[str, RowArray], dict[str, str], dict[str, str]]:
-    """Return lists, settings and labels of the baselines."""
-    lists, settings, labels = {}, {}, {}
-    if split.protocol == "time-split":
-        validation = events.without_window(config.test_share)
-    else:
-        validation = events.without_last()
-    items = catalogue.items
-    known = families(events, config.most_ease)
-    for done, family in enumerate(known):
-        if progress is not None:
-            progress("baselines", done, len(known))
-        model, choice = tuned(list(family.makers.values()), events, validation, seed=config.seed)
-        lists[family.name] = rank(
-            model, events, users, split.as_of, CURVE[-1], items.available, items.created
-        )
-        settings[family.name] = list(family.makers)[choice]
-        labels[family.name] = family.label
-    return lists, settings, labels
 
 
 def _cascade_settings(pipeline: Pipeline) -> dict[str, str]:

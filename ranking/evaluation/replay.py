@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,10 @@ from features.encode import encode_items
 from features.states import UserState
 from features.store import FeatureStore
 from ranking.catalogue import LiveCatalogue
+from ranking.covisits import covisits_of
 from ranking.evaluation.metrics import hits
 from ranking.evaluation.result import CURVE
-from ranking.pipeline import ItemFeatures, Pipeline
+from ranking.pipeline import CovisitsOf, ItemFeatures, Pipeline
 from ranking.types import DoubleArray, FloatArray, Items, Progress, Query, Ranking, RowArray
 
 _WARM_UP = 20
@@ -67,6 +68,18 @@ def as_of_features(connection: psycopg.Connection[Any], catalogue: LiveCatalogue
         return out
 
     return features
+
+
+def known_before_requests(
+    connection: psycopg.Connection[Any], catalogue: LiveCatalogue, gap: float
+) -> tuple[ItemFeatures, CovisitsOf]:
+    """Return item features and co-visits as of `gap` seconds before each request."""
+    features = as_of_features(connection, catalogue)
+    covisits = covisits_of(connection, catalogue)
+    return (
+        lambda items, rows, now: features(items, rows, now - gap),
+        lambda items, histories: covisits(items, replace(histories, now=histories.now - gap)),
+    )
 
 
 def replay(

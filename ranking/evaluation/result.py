@@ -107,6 +107,11 @@ class EvaluationResult(_Part):
     test_events: int
     skipped: dict[str, int] = Field(description="Users left out, by reason")
     cut: float | None = Field(description="Unix seconds of the time split")
+    request_gap_s: float | None = Field(
+        default=None,
+        description="Seconds after the previous event at which requests were put; null: at the "
+        "moment of the held-out event, or at the cut",
+    )
 
     coarse_recall_at_200: float
     ann_recall_at_200: float = Field(description="Index against exact search, not test items")

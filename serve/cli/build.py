@@ -190,4 +190,4 @@ def evaluation(
     path = result_path(settings.home, release)
     if path.exists():
         return EvaluationResult.model_validate_json(path.read_text())
-    return evaluate(connection, settings.home, release, progress=report)
+    return evaluate(connection, settings.home, release, config=settings.evaluation, progress=report)
