@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Part = tuple[Candidates, Histories, dict[str, NDArray[Any]]]
 """One batch: what was retrieved, for which histories, and the ranker's inputs."""
 
-_BATCH = 128
+_BATCH = 1024  # each batch reads all events of its candidates once
 
 
 def training_items(

@@ -20,7 +20,11 @@ class EvaluationConfig(BaseModel):
     resamples: int = Field(default=1000, ge=1, description="Bootstrap resamples.")
     confidence: float = Field(default=0.95, gt=0, lt=1, description="Share inside an interval.")
     most_users: int = Field(default=20_000, ge=1, description="Test users; more are drawn from.")
-    batch: int = Field(default=128, ge=1, description="Users a batch of the pipeline.")
+    batch: int = Field(
+        default=1024,
+        ge=1,
+        description="Users a batch of the pipeline; each reads the events of its candidates once.",
+    )
     most_ease: int = Field(
         default=20_000, ge=0, description="EASE is left out above so many users and items."
     )
