@@ -9,6 +9,7 @@
     │   ├── DatabaseUnavailable PostgreSQL cannot be reached now; trying again may help
     │   └── SchemaError         tables or views are missing, changed or of another version
     ├── SpecMismatch            a model was trained with another feature spec
+    ├── TrainingError           a training process failed
     └── ReleaseError            a release is damaged, incomplete or unknown
 """
 
@@ -41,6 +42,10 @@ class SchemaError(DatabaseError):
 
 class SpecMismatch(ShortlistError):
     """A model was trained with another feature spec."""
+
+
+class TrainingError(ShortlistError):
+    """A training process failed."""
 
 
 class ReleaseError(ShortlistError):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -23,6 +26,13 @@ class Optimiser:
         In all; the rate falls to 0 over them.
     betas : (float, float)
         Decay of the moments.
+    combine : callable, optional
+        Called with the parameters between the gradient and the step: adds up the gradients of
+        several processes.
+
+    Attributes
+    ----------
+    steps_done : int
     """
 
     def __init__(
@@ -33,7 +43,10 @@ class Optimiser:
         warmup_steps: int,
         steps: int,
         betas: tuple[float, float] = (0.9, 0.999),
+        combine: Callable[[Sequence[nn.Parameter]], None] | None = None,
     ) -> None:
+        self.steps_done = 0
+        self._combine = combine
         self._parameters = list(model.parameters())
         groups = [
             {
@@ -48,10 +61,24 @@ class Optimiser:
             lambda step: min(1.0, (step + 1) / (warmup_steps + 1)) * max(1 - step / steps, 0.0),
         )
 
-    def step(self, loss: Tensor) -> None:
-        """Descend along the gradient of `loss`."""
+    def step(self, loss: Tensor | None) -> None:
+        """Descend along the gradient of `loss`; None where this process has no part of it."""
         self._adam.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]  # torch has no types here
+        if loss is not None:
+            loss.backward()  # type: ignore[no-untyped-call]  # torch has no types here
+        if self._combine is not None:
+            self._combine(self._parameters)
         nn.utils.clip_grad_norm_(self._parameters, _LONGEST_GRADIENT)
         self._adam.step()
         self._schedule.step()
+        self.steps_done += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that the next steps depend on, besides the parameters."""
+        return {"adam": self._adam.state_dict(), "schedule": self._schedule.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take what :meth:`state_dict` of an optimiser of the same model returned."""
+        self._adam.load_state_dict(state["adam"])
+        self._schedule.load_state_dict(state["schedule"])
+        self.steps_done = int(state["schedule"]["last_epoch"])

@@ -28,10 +28,13 @@ import torch
 from features.errors import InputError
 from features.spec import spec_hash
 from features.store import read_catalogue, read_interactions
-from ranking.fine.examples import collect, held_back
+from ranking.checkpoints import ASIDE, Checkpoints, checkpoints
+from ranking.fine.examples import Examples, collect, held_back
 from ranking.fine.export import RANKER, export_ranker
 from ranking.fine.train import train_ranker
 from ranking.lists import Lists, training_items
+from ranking.passes import Pass
+from ranking.processes import Hardware, hardware
 from ranking.protocols import leave_last_out
 from ranking.retrieval.attributes import item_attributes, learn_attributes
 from ranking.retrieval.covisitation import covisitation
@@ -39,7 +42,8 @@ from ranking.retrieval.export import ITEM_TOWER, USER_TOWER, export_item_tower, 
 from ranking.retrieval.model import TwoTower
 from ranking.retrieval.sequence import EventLog, event_log, tower_inputs
 from ranking.retrieval.train import train_towers
-from ranking.training_config import TrainingConfig
+from ranking.retrieval.validation import Validation, last_events
+from ranking.training_config import CoarseConfig, TrainingConfig
 from ranking.types import DAY, BoolArray, FloatArray, Histories, Progress, RowArray
 
 if TYPE_CHECKING:
@@ -77,9 +81,9 @@ class _Steps:
         yield
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
-    def report(self, step: str, done: int, total: int) -> None:
+    def report(self, step: str, done: int, total: int, detail: str = "", /) -> None:
         if self._progress:
-            self._progress(step, done, total)
+            self._progress(step, done, total, detail)
 
 
 def train(
@@ -90,6 +94,9 @@ def train(
 ) -> Path:
     """Train both stages and write a run directory.
 
+    Killed, it goes on after its last whole pass when it is called again with equal data, config
+    and seed, and ends with the same models.
+
     Parameters
     ----------
     connection : psycopg.Connection
@@ -98,7 +105,6 @@ def train(
     home : Path
         The run is written to ``home/models/<run>``, aside first and then by one rename.
     progress : callable, optional
-        Called as (step, done, total), total 0 where it is not known.
 
     Returns
     -------
@@ -108,12 +114,17 @@ def train(
 
     Raises
     ------
+    ConfigError
+        If the device that the config names is not there.
     InputError
         If there are no items, or the holdout leaves no events.
+    TrainingError
+        If one of several processes failed.
     ReleaseError
         If ONNX Runtime and torch differ by more than the tolerance.
     """
     steps = _Steps(progress)
+    on = hardware(config.device, config.processes)
     with _threads(config.threads), steps.step("read"):
         catalogue = read_catalogue(connection)
         interactions = read_interactions(connection)
@@ -130,95 +141,197 @@ def train(
     run = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-{secrets.token_hex(2)}"
     models = home / "models"
     models.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=".training-", dir=models))
-    try:
-        with _threads(config.threads):
-            _train(connection, config, catalogue, interactions, log, aside, run, steps)
-        aside.chmod(0o755)
-        aside.rename(models / run)
-    except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
+    with _threads(config.threads), checkpoints(home, config) as kept:
+        training = _Training(connection, config, catalogue, interactions, log, steps, on, kept)
+        aside = Path(tempfile.mkdtemp(prefix=ASIDE, dir=models))
+        try:
+            training.write(aside, run)
+            aside.chmod(0o755)
+            aside.rename(models / run)
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
     return models / run
 
 
-def _train(
-    connection: psycopg.Connection[Any],
-    config: TrainingConfig,
-    catalogue: Catalogue,
-    interactions: Interactions,
-    log: EventLog,
-    directory: Path,
-    run: str,
-    steps: _Steps,
-) -> None:
-    vocabulary = learn_attributes(catalogue.fields, catalogue.categories)
-    attributes = item_attributes(catalogue.fields, catalogue.categories, vocabulary)
-    held = held_back(log, config.fine.label_events, config.fine.label_share)
-    with steps.step("towers"):
-        coarse = _coarse(log.select(~held), attributes, config, None, steps)
-    with steps.step("lists"):
-        lists = _lists(connection, catalogue, interactions, coarse, config)
-        labels = _labels(log, held, config.fine.most_labels, config.seed)
-        parts = lists.of_events(
-            log.positions[labels],
-            config.fine.candidates,
-            lambda done, total: steps.report("train: lists", done, total),
-        )
-        later = [log.rows[at + 1 : log.offsets[log.users[at] + 1]] for at in labels.tolist()]
-        examples = collect(parts, log.rows[labels], later)
-    with steps.step("ranker"):
-        ranker = train_ranker(examples, coarse.vectors, config.fine, config.seed, steps.report)
-    if held.any() and config.further_epochs:
+@dataclass(frozen=True, slots=True)
+class _Training:
+    """One training: what it reads, and where it runs and reports."""
+
+    connection: psycopg.Connection[Any]
+    config: TrainingConfig
+    catalogue: Catalogue
+    interactions: Interactions
+    log: EventLog
+    steps: _Steps
+    on: Hardware
+    kept: Checkpoints
+
+    def write(self, directory: Path, run: str) -> None:
+        """Train both stages and fill the directory of the run."""
+        config, log, catalogue, steps = self.config, self.log, self.catalogue, self.steps
+        vocabulary = learn_attributes(catalogue.fields, catalogue.categories)
+        attributes = item_attributes(catalogue.fields, catalogue.categories, vocabulary)
+        held = held_back(log, config.fine.label_events, config.fine.label_share)
+        curves = {}
         with steps.step("towers"):
-            coarse = _coarse(log, attributes, config, coarse.model, steps)
-    metadata = {"run": run, "spec_hash": spec_hash()}
-    with steps.step("export"):
-        tolerance = config.parity_tolerance
-        vectors, item_parity = export_item_tower(coarse.model, directory, metadata, tolerance)
-        lists = _lists(connection, catalogue, interactions, coarse, config)
-        last = (log.offsets[1:] - 1)[:_PARITY_LISTS]
-        _, histories, feeds = lists.of_events(log.positions[last], config.fine.candidates)[0]
-        user_parity = export_user_tower(
-            coarse.model, directory, histories, vectors, metadata, tolerance
+            validation = last_events(log, held, config.coarse.validation_users, config.seed)
+            coarse, curves["towers"] = self._coarse(
+                "towers", log.select(~held), attributes, config.coarse, validation=validation
+            )
+        with steps.step("lists"):
+            examples = self._examples(coarse, held)
+        with steps.step("ranker"):
+            learnt_from = [*examples.inputs.values(), examples.rows, examples.history_rows]
+            learnt_from += [examples.labels, coarse.vectors]
+            ranker, curves["ranker"] = train_ranker(
+                examples,
+                coarse.vectors,
+                config.fine,
+                config.seed,
+                steps.report,
+                device=self.on.device,
+                file=self.kept.file("ranker", *learnt_from),
+            )
+        if held.any() and config.further_epochs:
+            # Half the peak rate: the ranker has learnt on the vectors as they are.
+            further = {
+                "epochs": config.further_epochs,
+                "learning_rate": config.coarse.learning_rate / 2,
+            }
+            with steps.step("towers"):
+                coarse, curves["towers, all events"] = self._coarse(
+                    "further",
+                    log,
+                    attributes,
+                    config.coarse.model_copy(update=further),
+                    start=coarse.model,
+                )
+        metadata = {"run": run, "spec_hash": spec_hash()}
+        with steps.step("export"):
+            tolerance = config.parity_tolerance
+            vectors, item_parity = export_item_tower(coarse.model, directory, metadata, tolerance)
+            lists = self._lists(coarse)
+            last = (log.offsets[1:] - 1)[:_PARITY_LISTS]
+            _, histories, feeds = lists.of_events(log.positions[last], config.fine.candidates)[0]
+            user_parity = export_user_tower(
+                coarse.model, directory, histories, vectors, metadata, tolerance
+            )
+            ranker_parity = export_ranker(ranker, directory, feeds, metadata, tolerance)
+        arrays: dict[str, np.ndarray[Any, Any]] = {
+            "item_keys": catalogue.item_keys,
+            "item_vectors": vectors,
+            "id_vectors": coarse.model.ids.detach().numpy(),
+            "neighbours": coarse.neighbours,
+            "neighbour_scores": coarse.neighbour_scores,
+            "trending": coarse.trending,
+            "trending_scores": coarse.trending_scores,
+        }
+        for name, array in arrays.items():
+            np.save(directory / f"{name}.npy", array, allow_pickle=False)
+        record = {
+            "run": run,
+            "created": datetime.now(UTC).isoformat(),
+            "holdout": config.holdout,
+            "seed": config.seed,
+            "spec_hash": spec_hash(),
+            "config": config.model_dump(),
+            "item_attributes": vocabulary.to_dict(),
+            "items": len(catalogue.item_keys),
+            "users": len(log.offsets) - 1,
+            "events": len(log.rows),
+            "events_in_database": len(self.interactions.times),
+            "last_interaction": int(self.interactions.interaction_ids.max()),
+            "validation_events": len(validation.targets) if validation else 0,
+            "curves": {
+                name: [{"pass": at, **asdict(each)} for at, each in enumerate(curve, 1)]
+                for name, curve in curves.items()
+            },
+            "labels": examples.offered,
+            "labels_retrieved": len(examples),
+            "parity": {
+                ITEM_TOWER: asdict(item_parity),
+                USER_TOWER: asdict(user_parity),
+                RANKER: asdict(ranker_parity),
+            },
+            "versions": {"torch": torch.__version__, "numpy": np.__version__},
+            "threads": torch.get_num_threads(),
+            "device": self.on.device,
+            "seconds": {name: round(seconds, 3) for name, seconds in steps.seconds.items()},
+        }
+        (directory / "training.json").write_text(json.dumps(record, indent=2) + "\n")
+
+    def _coarse(
+        self,
+        name: str,
+        log: EventLog,
+        attributes: FloatArray,
+        coarse: CoarseConfig,
+        start: TwoTower | None = None,
+        validation: Validation | None = None,
+    ) -> tuple[_Coarse, list[Pass]]:
+        arrays: list[np.ndarray[Any, Any]] = [
+            log.rows,
+            log.times,
+            log.values,
+            log.offsets,
+            attributes,
+        ]
+        if start is not None:
+            arrays += [weights.detach().numpy() for weights in start.parameters()]
+        config = self.config
+        model, curve = train_towers(
+            log,
+            attributes,
+            coarse,
+            config.seed,
+            start,
+            self.steps.report,
+            validation=validation,
+            on=self.on,
+            file=self.kept.file(name, *arrays),
         )
-        ranker_parity = export_ranker(ranker, directory, feeds, metadata, tolerance)
-    arrays: dict[str, np.ndarray[Any, Any]] = {
-        "item_keys": catalogue.item_keys,
-        "item_vectors": vectors,
-        "id_vectors": coarse.model.ids.detach().numpy(),
-        "neighbours": coarse.neighbours,
-        "neighbour_scores": coarse.neighbour_scores,
-        "trending": coarse.trending,
-        "trending_scores": coarse.trending_scores,
-    }
-    for name, array in arrays.items():
-        np.save(directory / f"{name}.npy", array, allow_pickle=False)
-    record = {
-        "run": run,
-        "created": datetime.now(UTC).isoformat(),
-        "holdout": config.holdout,
-        "seed": config.seed,
-        "spec_hash": spec_hash(),
-        "config": config.model_dump(),
-        "item_attributes": vocabulary.to_dict(),
-        "items": len(catalogue.item_keys),
-        "users": len(log.offsets) - 1,
-        "events": len(log.rows),
-        "events_in_database": len(interactions.times),
-        "last_interaction": int(interactions.interaction_ids.max()),
-        "labels": examples.offered,
-        "labels_retrieved": len(examples),
-        "parity": {
-            ITEM_TOWER: asdict(item_parity),
-            USER_TOWER: asdict(user_parity),
-            RANKER: asdict(ranker_parity),
-        },
-        "versions": {"torch": torch.__version__, "numpy": np.__version__},
-        "threads": torch.get_num_threads(),
-        "seconds": {name: round(seconds, 3) for name, seconds in steps.seconds.items()},
-    }
-    (directory / "training.json").write_text(json.dumps(record, indent=2) + "\n")
+        with torch.no_grad():
+            vectors: FloatArray = model.item_vectors().numpy().copy()
+        neighbours, neighbour_scores = covisitation(log, config.covisitation)
+        trending, trending_scores = _trending(
+            log, config.trending_half_life_days, config.trending_items
+        )
+        found = _Coarse(model, vectors, neighbours, neighbour_scores, trending, trending_scores)
+        return found, curve
+
+    def _lists(self, coarse: _Coarse) -> Lists:
+        items, category_names = training_items(
+            self.catalogue,
+            coarse.vectors,
+            coarse.neighbours,
+            coarse.neighbour_scores,
+            coarse.trending,
+            coarse.trending_scores,
+        )
+        return Lists(
+            self.connection,
+            self.catalogue,
+            self.interactions,
+            items,
+            category_names,
+            _TorchUserTower(coarse.model),
+            self.config.retrieval,
+        )
+
+    def _examples(self, coarse: _Coarse, held: BoolArray) -> Examples:
+        log, fine = self.log, self.config.fine
+        labels = _labels(log, held, fine.most_labels, self.config.seed)
+        parts = self._lists(coarse).of_events(
+            log.positions[labels],
+            fine.candidates,
+            lambda done, total: self.steps.report("train: lists", done, total),
+        )
+        ends = log.offsets[log.users[labels] + 1]
+        later = [
+            log.rows[at + 1 : end] for at, end in zip(labels.tolist(), ends.tolist(), strict=True)
+        ]
+        return collect(parts, log.rows[labels], later)
 
 
 def _training_events(interactions: Interactions, holdout: str | float) -> BoolArray:
@@ -230,32 +343,6 @@ def _training_events(interactions: Interactions, holdout: str | float) -> BoolAr
     return np.asarray(interactions.times < float(holdout))
 
 
-def _coarse(
-    log: EventLog,
-    attributes: FloatArray,
-    config: TrainingConfig,
-    start: TwoTower | None,
-    steps: _Steps,
-) -> _Coarse:
-    coarse = config.coarse
-    if start is not None:
-        # Half the peak rate: the ranker has learnt on the vectors as they are.
-        coarse = coarse.model_copy(
-            update={
-                "epochs": config.further_epochs,
-                "learning_rate": coarse.learning_rate / 2,
-            }
-        )
-    model = train_towers(log, attributes, coarse, config.seed, start, steps.report)
-    with torch.no_grad():
-        vectors: FloatArray = model.item_vectors().numpy().copy()
-    neighbours, neighbour_scores = covisitation(log, config.covisitation)
-    trending, trending_scores = _trending(
-        log, config.trending_half_life_days, config.trending_items
-    )
-    return _Coarse(model, vectors, neighbours, neighbour_scores, trending, trending_scores)
-
-
 def _trending(
     log: EventLog, half_life_days: float, most: int
 ) -> tuple[np.ndarray[Any, np.dtype[np.int32]], FloatArray]:
@@ -264,27 +351,6 @@ def _trending(
     scores = np.bincount(log.rows, 0.5 ** (age_days / half_life_days), log.items)
     order = np.lexsort((np.arange(log.items), -scores))[:most].astype(np.int32)
     return order, scores[order].astype(np.float32)
-
-
-def _lists(
-    connection: psycopg.Connection[Any],
-    catalogue: Catalogue,
-    interactions: Interactions,
-    coarse: _Coarse,
-    config: TrainingConfig,
-) -> Lists:
-    items, category_names = training_items(
-        catalogue,
-        coarse.vectors,
-        coarse.neighbours,
-        coarse.neighbour_scores,
-        coarse.trending,
-        coarse.trending_scores,
-    )
-    tower = _TorchUserTower(coarse.model)
-    return Lists(
-        connection, catalogue, interactions, items, category_names, tower, config.retrieval
-    )
 
 
 class _TorchUserTower:

@@ -31,6 +31,18 @@ class CoarseConfig(BaseModel):
 
     tower: TowerConfig = Field(default=TowerConfig(), description="Sizes of the towers.")
     epochs: int = Field(default=3, ge=1, description="Passes over the training events.")
+    patience: int = Field(
+        default=0,
+        ge=0,
+        description="Passes without a better validation figure after which the towers stop and "
+        "take the best pass; 0 runs all passes and takes the last.",
+    )
+    validation_users: int = Field(
+        default=1000,
+        ge=0,
+        description="Users whose last event of the ranker's labels measures the towers after each "
+        "pass; 0: none.",
+    )
     learning_rate: float = Field(default=4e-3, gt=0, description="Peak rate of AdamW.")
     weight_decay: float = Field(default=0.01, ge=0, description="Decay of AdamW.")
     batch_events: int = Field(
@@ -102,6 +114,14 @@ class TrainingConfig(BaseModel):
         default=1,
         ge=1,
         description="CPU threads of torch; more wait for each other where cores are not idle.",
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", description="What torch trains on; auto: a GPU where there is one."
+    )
+    processes: int = Field(
+        default=1,
+        ge=1,
+        description="Processes that train the towers together, each with its own threads or GPU.",
     )
     coarse: CoarseConfig = Field(default=CoarseConfig(), description="The two towers.")
     further_epochs: int = Field(

@@ -8,8 +8,8 @@ pads short rows and never leaves this package.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -20,8 +20,13 @@ DoubleArray = NDArray[np.float64]
 RowArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-Progress = Callable[[str, int, int], None]
-"""What long work reports to: called as (step, done, total), total 0 where it is not known."""
+
+class Progress(Protocol):
+    """What long work reports to."""
+
+    def __call__(self, step: str, done: int, total: int, detail: str = "", /) -> None:
+        """Take a report: `total` is 0 where it is not known, `detail` a few words on the step."""
+
 
 DAY = 86_400.0
 """Seconds."""

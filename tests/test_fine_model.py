@@ -59,7 +59,7 @@ def make_examples(n: int = 60) -> tuple[Examples, np.ndarray]:
 def trained() -> tuple[Ranker, Examples, np.ndarray]:
     torch.set_num_threads(1)
     examples, vectors = make_examples()
-    return train_ranker(examples, vectors, SMALL, seed=0), examples, vectors
+    return train_ranker(examples, vectors, SMALL, seed=0)[0], examples, vectors
 
 
 def scores(model: Ranker, examples: Examples, vectors: np.ndarray) -> np.ndarray:
@@ -77,7 +77,7 @@ def test_learns_what_decides(trained):
 def test_untrained_ranker_repeats_the_coarse_order():
     examples, vectors = make_examples(4)
     torch.manual_seed(0)
-    model = train_ranker(collect_nothing(), vectors, SMALL, 0)
+    model, _ = train_ranker(collect_nothing(), vectors, SMALL, 0)
     with torch.no_grad():
         model.out.weight.zero_()
     found = scores(model, examples, vectors)
@@ -94,7 +94,7 @@ def collect_nothing() -> Examples:
 
 def test_equal_seeds_give_equal_rankers(trained):
     model, examples, vectors = trained
-    again = train_ranker(examples, vectors, SMALL, seed=0)
+    again, _ = train_ranker(examples, vectors, SMALL, seed=0)
     assert (scores(again, examples, vectors) == scores(model, examples, vectors)).all()
 
 

@@ -6,12 +6,14 @@ from worlds import make_histories, make_items
 from features.errors import ReleaseError
 from ranking.onnx_export import parity
 from ranking.onnx_model import OnnxModel
+from ranking.retrieval.batches import batches, collate, windows_of
 from ranking.retrieval.export import USER_TOWER, export_item_tower, export_user_tower
 from ranking.retrieval.initial import initial_vectors
 from ranking.retrieval.loss import Seen, full_softmax, sampled_softmax
 from ranking.retrieval.model import TowerConfig, TwoTower
 from ranking.retrieval.sequence import TOWER_EVENTS, EventLog, tower_inputs
-from ranking.retrieval.train import CoarseConfig, _batches, _collate, _windows, train_towers
+from ranking.retrieval.train import train_towers
+from ranking.training_config import CoarseConfig
 from ranking.types import Histories
 
 ITEMS = 40
@@ -41,7 +43,7 @@ def attributes() -> np.ndarray:
 def trained() -> TwoTower:
     torch.set_num_threads(1)
     config = CoarseConfig(tower=SMALL, epochs=15, batch_events=128, learning_rate=0.01)
-    return train_towers(cycle_log(), attributes(), config, seed=1)
+    return train_towers(cycle_log(), attributes(), config, seed=1)[0]
 
 
 def vectors_of(model: TwoTower) -> np.ndarray:
@@ -132,7 +134,9 @@ def test_onnx_files_equal_torch_for_any_batch_and_length(trained, tmp_path):
 
 def test_equal_seeds_give_equal_towers():
     config = CoarseConfig(tower=SMALL, epochs=1, batch_events=128)
-    one, two, other = (train_towers(cycle_log(), attributes(), config, seed) for seed in (3, 3, 4))
+    one, two, other = (
+        train_towers(cycle_log(), attributes(), config, seed)[0] for seed in (3, 3, 4)
+    )
     assert (vectors_of(one) == vectors_of(two)).all()
     assert (vectors_of(one) != vectors_of(other)).any()
 
@@ -141,8 +145,10 @@ def test_progress_reaches_its_total():
     calls = []
     config = CoarseConfig(tower=SMALL, epochs=2, batch_events=128)
     train_towers(cycle_log(), attributes(), config, 0, progress=lambda *call: calls.append(call))
-    assert [done for _, done, _ in calls] == list(range(1, len(calls) + 1))
+    # The end of a pass says once more where it is, with the figures of the pass.
+    assert sorted({done for _, done, _, _ in calls}) == list(range(1, calls[-1][2] + 1))
     assert calls[-1][1] == calls[-1][2]
+    assert calls[-1][3].startswith("pass 2/2: loss ")
 
 
 def test_sampled_softmax_learns_too():
@@ -154,7 +160,7 @@ def test_sampled_softmax_learns_too():
         full_softmax_items=0,
         negatives=32,
     )
-    model = train_towers(cycle_log(), attributes(), config, seed=1)
+    model, _ = train_towers(cycle_log(), attributes(), config, seed=1)
     histories = Histories(
         rows=np.array([[4, 5, 6]]),
         values=np.full((1, 3), 3.0, np.float32),
@@ -214,10 +220,10 @@ def test_what_a_user_has_had_is_no_negative(logits, monkeypatch):
 def test_each_target_comes_with_all_that_its_user_had_before():
     length = 3 * TOWER_EVENTS
     log = cycle_log(users=4, length=length)
-    windows = _windows(log)
+    windows = windows_of(log)
     found = []
-    for index in _batches(windows, 500, np.random.default_rng(0)):
-        batch = _collate(log, windows, index)
+    for index in batches(windows, 500, np.random.default_rng(0)):
+        batch = collate(log, windows, index, torch.device("cpu"))
         assert (batch.starts % length == 0).all()
         assert (batch.stops - batch.starts < length).all()
         torch.testing.assert_close(batch.targets, torch.from_numpy(log.rows)[batch.stops])
@@ -251,7 +257,7 @@ def test_tiny_logs_train(rows, offsets, items):
         values=np.full(n, np.nan, np.float32),
         positions=np.arange(n),
     )
-    model = train_towers(
+    model, _ = train_towers(
         log, np.ones((items, 1), np.float32), CoarseConfig(tower=SMALL, epochs=2), 0
     )
     assert np.isfinite(vectors_of(model)).all()
@@ -263,7 +269,7 @@ def test_long_histories_are_cut_into_windows():
     log = EventLog(
         rows, np.arange(n) * 1.0, np.array([0, n]), ITEMS, np.ones(n, np.float32), np.arange(n)
     )
-    model = train_towers(log, attributes(), CoarseConfig(tower=SMALL, epochs=1), 0)
+    model, _ = train_towers(log, attributes(), CoarseConfig(tower=SMALL, epochs=1), 0)
     assert np.isfinite(vectors_of(model)).all()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 from ranking.fine.examples import Examples
 from ranking.fine.model import Ranker
 from ranking.optimiser import Optimiser
+from ranking.passes import Pass, Passes
 from ranking.training_config import FineConfig
 from ranking.types import FloatArray, Progress, RowArray
 
@@ -34,7 +37,10 @@ def train_ranker(
     config: FineConfig,
     seed: int,
     progress: Progress | None = None,
-) -> Ranker:
+    *,
+    device: str = "cpu",
+    file: Path | None = None,
+) -> tuple[Ranker, list[Pass]]:
     """Train the ranker.
 
     Parameters
@@ -47,44 +53,52 @@ def train_ranker(
     seed : int
         With equal inputs and thread count, equal seeds give equal rankers.
     progress : callable, optional
+    device : str
+        ``cpu`` or ``cuda``.
+    file : Path, optional
+        Where the state is kept after each pass, and taken from.
 
     Returns
     -------
-    Ranker
-        In evaluation mode.
+    model : Ranker
+        In evaluation mode, on the CPU.
+    curve : list of Pass
     """
     torch.manual_seed(seed)
-    rng = np.random.default_rng(seed)
     model = Ranker(config.ranker, vectors.shape[1])
     if not len(examples):
-        return model.eval()
+        return model.eval(), []
     _measure(model, examples, vectors)
-    model.train()
+    model.to(device).train()
     total = config.epochs * -(-len(examples) // config.batch_lists)
     optimiser = Optimiser(
         model, config.learning_rate, config.weight_decay, config.warmup_steps, total
     )
-    step = 0
-    for _ in range(config.epochs):
-        order = rng.permutation(len(examples))
+    passes = Passes("train: ranker", config.epochs, progress=progress, file=file)
+    passes.resume(model, optimiser)
+    while not passes.done:
+        number = len(passes.curve)
+        torch.manual_seed(seed + number)
+        order = np.random.default_rng((seed, number)).permutation(len(examples))
+        losses = torch.zeros((), device=device)
         for start in range(0, len(order), config.batch_lists):
             chosen = order[start : start + config.batch_lists]
-            optimiser.step(_loss(model, examples, chosen, vectors))
-            step += 1
-            if progress:
-                progress("train: ranker", step, total)
-    return model.eval()
+            loss = _loss(model, examples, chosen, vectors, device)
+            optimiser.step(loss)
+            losses += len(chosen) * loss.detach()
+            passes.step(optimiser.steps_done, total)
+        passes.end(model, optimiser, float(losses) / len(examples))
+    return model.cpu().eval(), passes.curve
 
 
-def _tensors(examples: Examples, chosen: RowArray, vectors: FloatArray) -> list[Tensor]:
+def _loss(
+    model: Ranker, examples: Examples, chosen: RowArray, vectors: FloatArray, device: str
+) -> Tensor:
     feeds = examples.batch(chosen, vectors)
-    return [torch.from_numpy(feeds[name]) for name in INPUTS]
-
-
-def _loss(model: Ranker, examples: Examples, chosen: RowArray, vectors: FloatArray) -> Tensor:
-    feeds = _tensors(examples, chosen, vectors)
-    logits = model(*feeds) + _MASKED * (1 - feeds[-1])
-    return nn.functional.cross_entropy(logits, torch.from_numpy(examples.labels[chosen]))
+    inputs = [torch.from_numpy(feeds[name]).to(device) for name in INPUTS]
+    logits = model(*inputs) + _MASKED * (1 - inputs[-1])
+    labels = torch.from_numpy(examples.labels[chosen]).to(device)
+    return nn.functional.cross_entropy(logits, labels)
 
 
 def _measure(model: Ranker, examples: Examples, vectors: FloatArray) -> None:

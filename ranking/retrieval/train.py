@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ranking.optimiser import Optimiser
+from ranking.passes import Pass, Passes
+from ranking.processes import Group, Hardware, run
+from ranking.retrieval.batches import Batch, batches, collate, windows_of
 from ranking.retrieval.initial import attribute_map, initial_vectors
 from ranking.retrieval.loss import Seen, full_softmax, sampled_softmax
 from ranking.retrieval.model import TwoTower
-from ranking.retrieval.sequence import TOWER_EVENTS, EventLog, log_gaps
+from ranking.retrieval.sequence import EventLog
+from ranking.retrieval.validation import Validation
 from ranking.training_config import CoarseConfig
 from ranking.types import FloatArray, Progress
 
-# Windows of about the same length share a batch; the jitter changes who meets whom.
-_LENGTH_JITTER = 8.0
+# Steps between two looks at the loss: on a GPU each one waits for the work that is queued.
+_STEPS_A_LOOK = 8
 
 
 @dataclass(frozen=True, slots=True)
-class _Windows:
-    """Windows of at most ``TOWER_EVENTS`` + 1 events: each predicts its events from those before.
+class _Job:
+    """All that a process needs to train; arrays only, as it goes to other processes."""
 
-    ``starts`` and ``stops`` are positions in the log, ``begins`` that of the user's first event;
-    the first event of a window is predicted from the start token only where both are one.
-    """
-
-    starts: np.ndarray
-    stops: np.ndarray
-    begins: np.ndarray
+    log: EventLog
+    attributes: FloatArray
+    config: CoarseConfig
+    seed: int
+    weights: dict[str, NDArray[Any]]
+    validation: Validation | None
+    file: Path | None
 
 
 def train_towers(
@@ -41,7 +47,11 @@ def train_towers(
     seed: int,
     start: TwoTower | None = None,
     progress: Progress | None = None,
-) -> TwoTower:
+    *,
+    validation: Validation | None = None,
+    on: Hardware = Hardware(),  # noqa: B008  # frozen
+    file: Path | None = None,
+) -> tuple[TwoTower, list[Pass]]:
     """Train both towers.
 
     Parameters
@@ -52,23 +62,52 @@ def train_towers(
         See :mod:`ranking.retrieval.attributes`.
     config : CoarseConfig
     seed : int
-        With equal inputs and thread count, equal seeds give equal towers.
+        With equal inputs, processes and thread count, equal seeds give equal towers.
     start : TwoTower, optional
-        Train this one further, in place, instead of a new one.
+        Begin with the weights of this one.
     progress : callable, optional
+    validation : Validation, optional
+        Events that are not in `log`; measured after each pass.
+    on : Hardware
+    file : Path, optional
+        Where the state is kept after each pass, and taken from.
 
     Returns
     -------
-    TwoTower
-        In evaluation mode.
+    model : TwoTower
+        In evaluation mode, on the CPU.
+    curve : list of Pass
+
+    Raises
+    ------
+    TrainingError
+        One of several processes failed.
     """
     torch.manual_seed(seed)
-    rng = np.random.default_rng(seed)
     model = start or _new_model(log, attributes, config, seed)
-    model.train()
-    windows = _windows(log)
-    batches = list(_batches(windows, config.batch_events, rng))
-    total = config.epochs * len(batches)
+    weights = {name: value.numpy() for name, value in model.state_dict().items()}
+    job = _Job(log, attributes, config, seed, weights, validation, file)
+    learnt, curve = run(_descend, job, on, progress)
+    trained = TwoTower(config.tower, torch.from_numpy(attributes))
+    trained.load_state_dict({name: torch.from_numpy(value) for name, value in learnt.items()})
+    return trained.eval(), curve
+
+
+def _descend(
+    job: _Job, group: Group, progress: Progress | None
+) -> tuple[dict[str, NDArray[Any]], list[Pass]]:
+    """Run the passes in one process of the group; return weights and curve."""
+    config = job.config
+    model = TwoTower(config.tower, torch.from_numpy(job.attributes))
+    model.load_state_dict({name: torch.from_numpy(value) for name, value in job.weights.items()})
+    model.to(group.device).train()
+    windows = windows_of(job.log)
+
+    def order(number: int) -> list[NDArray[np.int64]]:
+        rng = np.random.default_rng((job.seed, number))
+        return list(batches(windows, config.batch_events, rng))
+
+    total = config.epochs * len(order(0))
     optimiser = Optimiser(
         model,
         config.learning_rate,
@@ -76,19 +115,46 @@ def train_towers(
         config.warmup_steps,
         total,
         betas=(0.9, 0.98),
+        combine=group.add if group.size > 1 else None,
     )
-    rows = torch.from_numpy(log.rows)
-    proposal = torch.from_numpy(_proposal(log))
-    step = 0
-    for epoch in range(config.epochs):
-        for batch in batches if epoch == 0 else _batches(windows, config.batch_events, rng):
-            if step >= total:
+    passes = Passes(
+        "train: towers", config.epochs, config.patience, progress, job.file, group.rank == 0
+    )
+    passes.resume(model, optimiser)
+    rows = torch.from_numpy(job.log.rows).to(group.device)
+    proposal = torch.from_numpy(_proposal(job.log)).to(group.device)
+    while not passes.done:
+        number = len(passes.curve)
+        torch.manual_seed(_pass_seed(job.seed, number, group.rank))
+        losses, events, shown = torch.zeros((), device=group.device), 0, None
+        for chosen in order(number):
+            if optimiser.steps_done >= total:
                 break
-            optimiser.step(_loss(model, _collate(log, windows, batch), config, rows, proposal))
-            step += 1
-            if progress:
-                progress("train: towers", step, total)
-    return model.eval()
+            targets = windows.targets(chosen)
+            mine = chosen[group.rank :: group.size]
+            loss = None
+            if len(mine):
+                batch = collate(job.log, windows, mine, group.device)
+                # The mean over the whole batch, as far as this process has its events.
+                share = len(batch.targets) / targets
+                loss = share * _loss(model, batch, config, rows, proposal)
+                losses += targets * loss.detach()
+            optimiser.step(loss)
+            events += targets
+            if progress is not None and optimiser.steps_done % _STEPS_A_LOOK == 0:
+                shown = float(losses) * group.size / events
+            passes.step(optimiser.steps_done, total, shown)
+        ndcg = job.validation.ndcg(model) if job.validation and group.rank == 0 else None
+        mean = float(group.total(losses)) / max(events, 1)
+        passes.end(model, optimiser, mean, group.first(ndcg))
+    passes.take_best(model)
+    state = model.cpu().state_dict()
+    return {name: value.numpy() for name, value in state.items()}, passes.curve
+
+
+def _pass_seed(seed: int, number: int, rank: int) -> int:
+    """Return a seed of torch for one pass in one process."""
+    return int(np.random.SeedSequence((seed, number, rank)).generate_state(1, np.uint64)[0])
 
 
 def _new_model(log: EventLog, attributes: FloatArray, config: CoarseConfig, seed: int) -> TwoTower:
@@ -113,75 +179,8 @@ def _proposal(log: EventLog) -> FloatArray:
     return proposal
 
 
-def _windows(log: EventLog) -> _Windows:
-    """Cut each history from its end, so that the latest events stand in a full window."""
-    length = TOWER_EVENTS + 1
-    starts, stops, begins = [], [], []
-    for begin, end in zip(log.offsets[:-1].tolist(), log.offsets[1:].tolist(), strict=True):
-        for stop in range(end, begin, -length):
-            starts.append(max(begin, stop - length))
-            stops.append(stop)
-            begins.append(begin)
-    return _Windows(np.array(starts), np.array(stops), np.array(begins))
-
-
-def _batches(windows: _Windows, size: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """Yield window indices, batch by batch, in random order; lengths are alike in a batch."""
-    lengths = windows.stops - windows.starts
-    order = np.argsort(lengths + rng.uniform(0, _LENGTH_JITTER, len(lengths)), kind="stable")
-    found: list[list[int]] = [[]]
-    longest = 0
-    for window in order.tolist():
-        longest = max(longest, int(lengths[window]))
-        if found[-1] and (len(found[-1]) + 1) * longest > size:
-            found.append([])
-            longest = int(lengths[window])
-        found[-1].append(window)
-    for batch in rng.permutation(len(found)):
-        yield np.array(found[batch])
-
-
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """Inputs (B, L) of the user tower, and P positions of its output with their targets."""
-
-    rows: Tensor
-    values: Tensor
-    gaps: Tensor
-    known: Tensor  # (B, 1 + L) bool, P of them true
-    targets: Tensor  # (P,)
-    starts: Tensor  # (P,): the user's events before the target are log.rows[start:stop]
-    stops: Tensor
-
-
-def _collate(log: EventLog, windows: _Windows, batch: np.ndarray) -> _Batch:
-    starts, stops, begins = (
-        part[batch] for part in (windows.starts, windows.stops, windows.begins)
-    )
-    lengths = stops - starts - 1
-    L = int(lengths.max())
-    at = starts[:, None] + np.arange(L + 1)  # (B, 1 + L)
-    valid = at < stops[:, None]
-    at = np.minimum(at, len(log.rows) - 1)
-    known = valid.copy()
-    known[starts > begins, 0] = False
-    # The gap of each event runs to its target: at serving time, to the moment of the request.
-    gaps = log_gaps(log.times[at], lengths + 1, log.times[stops - 1])[:, :L]
-    inputs = valid[:, 1:]
-    events = at[known]
-    return _Batch(
-        rows=torch.from_numpy(np.where(inputs, log.rows[at[:, :L]], 0)),
-        values=torch.from_numpy(np.where(inputs, log.values[at[:, :L]], 0).astype(np.float32)),
-        gaps=torch.from_numpy(np.where(inputs, gaps, 0).astype(np.float32)),
-        known=torch.from_numpy(known),
-        targets=torch.from_numpy(log.rows[events]),
-        starts=torch.from_numpy(np.broadcast_to(begins[:, None], known.shape)[known]),
-        stops=torch.from_numpy(events),
-    )
-
-
 def _loss(
-    model: TwoTower, batch: _Batch, config: CoarseConfig, rows: Tensor, proposal: Tensor
+    model: TwoTower, batch: Batch, config: CoarseConfig, rows: Tensor, proposal: Tensor
 ) -> Tensor:
     items = model.item_vectors()
     history = nn.functional.embedding(batch.rows, items)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, Protocol
 
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     Progress,
@@ -23,8 +24,13 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-Report = Callable[[str, int, int], None]
-"""``report(step, done, total)``: `total` is 0 where it is not known."""
+
+class Report(Protocol):
+    """What a long job reports to."""
+
+    def __call__(self, step: str, done: int, total: int, detail: str = "", /) -> None:
+        """Take a report: `total` is 0 where it is not known, `detail` a few words on the step."""
+
 
 # Without a terminal rich takes 80 columns; so do we where a file or a pipe reads along.
 OUT = Console(highlight=False, soft_wrap=False)
@@ -98,27 +104,29 @@ class _Lines:
     def __init__(self, console: Console, heading: str = "") -> None:
         self.console = console
         self.prefix = f"  {heading}: " if heading else "  "
-        self.step = ""
+        self.step = self.detail = ""
         self.started = self.spoken = time.monotonic()
 
-    def __call__(self, step: str, done: int, total: int) -> None:
+    def __call__(self, step: str, done: int, total: int, detail: str = "", /) -> None:
         now = time.monotonic()
         if step != self.step:
             self.close()
             self.step, self.started, self.spoken = step, now, now
-        elif now - self.spoken >= QUIET_SECONDS:
+        self.detail = f" ({detail})" if detail else ""
+        if now - self.spoken >= QUIET_SECONDS:
             self.spoken = now
             left = ""
             if total and done:
                 left = f", about {seconds((now - self.started) / done * (total - done))} left"
             share = f" {done / total:.0%}" if total else ""
             after = f" after {seconds(now - self.started)}"
-            self.console.print(f"{self.prefix}{step}{share}{after}{left}")
+            self.console.print(f"{self.prefix}{step}{share}{after}{left}{self.detail}")
 
     def close(self) -> None:
         took = time.monotonic() - self.started
         if self.step and took >= QUIET_SECONDS:
-            self.console.print(f"{self.prefix}{self.step} done after {seconds(took)}")
+            done = f"{self.step} done after {seconds(took)}{self.detail}"
+            self.console.print(f"{self.prefix}{done}")
         self.step = ""
 
 
@@ -129,25 +137,28 @@ class _Bars:
         self.progress = Progress(
             SpinnerColumn(finished_text="[green]✓[/]"),
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=16),
             TaskProgressColumn(),
             TimeElapsedColumn(),
             TextColumn("[dim]left[/]"),
             TimeRemainingColumn(),
+            TextColumn("[dim]{task.fields[detail]}[/]"),
             console=console,
             transient=True,
         )
         self.tasks: dict[str, TaskID] = {}
         if heading:
-            self.progress.add_task(heading, total=None)
+            self.progress.add_task(heading, total=None, detail="")
         self.progress.start()
 
-    def __call__(self, step: str, done: int, total: int) -> None:
+    def __call__(self, step: str, done: int, total: int, detail: str = "", /) -> None:
         if step not in self.tasks:
             for earlier in self.tasks.values():
                 self._finish(earlier)
-            self.tasks[step] = self.progress.add_task(f"  {step}", total=total or None)
-        self.progress.update(self.tasks[step], completed=done, total=total or None)
+            self.tasks[step] = self.progress.add_task(f"  {step}", total=None, detail="")
+        self.progress.update(
+            self.tasks[step], completed=done, total=total or None, detail=escape(detail)
+        )
 
     def _finish(self, task: TaskID) -> None:
         for known in self.progress.tasks:
