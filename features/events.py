@@ -217,8 +217,9 @@ class _EventBatch:
             "user_ids": [row.user_id for row in rows],
             "item_ids": [row.item_id for row in rows],
             "event_types": [row.event_type for row in rows],
-            "values": [None if row.value is None else to_float32(row.value) for row in rows],
-            "times": [row.occurred_at for row in rows],
+            # Whole numbers that a caller gives as int would make lists of two types.
+            "values": [None if row.value is None else float(to_float32(row.value)) for row in rows],
+            "times": [None if row.occurred_at is None else float(row.occurred_at) for row in rows],
             "most_types": MOST_EVENT_TYPES,
         }
 

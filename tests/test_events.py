@@ -46,6 +46,15 @@ def in_pool(url, work, **config):
     return asyncio.run(go())
 
 
+def test_whole_numbers_beside_others(items):
+    rows = [
+        EventRow("u", "a", "rating", 4, 1_000_000_000, "e1"),
+        EventRow("u", "a", "rating", 4.5, 1_000_000_000.5, "e2"),
+    ]
+    assert statuses(record_events(items, rows)) == ["accepted"] * 2
+    assert [row[4] for row in stored(items)] == [4.0, 4.5]
+
+
 def test_a_batch_and_the_same_again(items):
     rows = [
         EventRow("u1", "a", "rating", 4.5, 1000.0, "e1"),
