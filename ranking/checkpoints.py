@@ -40,7 +40,7 @@ class Checkpoints:
         for array in arrays:
             digest.update(f"{array.dtype} {array.shape}".encode())
             digest.update(np.ascontiguousarray(array).data)
-        return self.folder / f"{name}-{digest.hexdigest()[:16]}.pt"
+        return self.folder / f"{name}-{digest.hexdigest()[:16]}.npz"
 
 
 @contextmanager

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -55,11 +54,10 @@ class Optimiser:
             },
             {"params": [p for p in self._parameters if p.ndim <= 1], "weight_decay": 0.0},
         ]
+        self._peak = learning_rate
+        self._warmup_steps = warmup_steps
+        self._steps = steps
         self._adam = torch.optim.AdamW(groups, lr=learning_rate, betas=betas, fused=True)
-        self._schedule = torch.optim.lr_scheduler.LambdaLR(
-            self._adam,
-            lambda step: min(1.0, (step + 1) / (warmup_steps + 1)) * max(1 - step / steps, 0.0),
-        )
 
     def step(self, loss: Tensor | None) -> None:
         """Descend along the gradient of `loss`; None where this process has no part of it."""
@@ -69,16 +67,28 @@ class Optimiser:
         if self._combine is not None:
             self._combine(self._parameters)
         nn.utils.clip_grad_norm_(self._parameters, _LONGEST_GRADIENT)
+        rise = min(1.0, (self.steps_done + 1) / (self._warmup_steps + 1))
+        for group in self._adam.param_groups:
+            group["lr"] = self._peak * rise * max(1 - self.steps_done / self._steps, 0.0)
         self._adam.step()
-        self._schedule.step()
         self.steps_done += 1
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Tensor]:
         """Return all that the next steps depend on, besides the parameters."""
-        return {"adam": self._adam.state_dict(), "schedule": self._schedule.state_dict()}
+        state = {
+            f"{at}.{name}": value
+            for at, of_parameter in self._adam.state_dict()["state"].items()
+            for name, value in of_parameter.items()
+        }
+        return {"steps_done": torch.tensor(self.steps_done), **state}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take what :meth:`state_dict` of an optimiser of the same model returned."""
-        self._adam.load_state_dict(state["adam"])
-        self._schedule.load_state_dict(state["schedule"])
-        self.steps_done = int(state["schedule"]["last_epoch"])
+        by_parameter: dict[int, dict[str, Tensor]] = {}
+        for key, value in state.items():
+            at, _, name = key.partition(".")
+            if name:
+                by_parameter.setdefault(int(at), {})[name] = value
+        groups = self._adam.state_dict()["param_groups"]
+        self._adam.load_state_dict({"state": by_parameter, "param_groups": groups})
+        self.steps_done = int(state["steps_done"])

@@ -7,15 +7,18 @@ training that went on ends with the very weights of one that was never stopped.
 
 from __future__ import annotations
 
+import json
 import os
-import pickle
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
+import numpy as np
 import torch
-from torch import nn
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from ranking.optimiser import Optimiser
 from ranking.types import Progress
@@ -85,7 +88,7 @@ class Passes:
         self._progress = progress
         self._file = file
         self._writes = writes
-        self._best: dict[str, Any] | None = None
+        self._best: dict[str, Tensor] | None = None
         self._since = time.perf_counter()
         self._at = (0, 0)
 
@@ -101,13 +104,14 @@ class Passes:
         if self._file is None or not self._file.exists():
             return
         try:
-            state = torch.load(self._file, map_location="cpu", weights_only=True)
-        except (OSError, EOFError, RuntimeError, pickle.UnpicklingError):
+            with np.load(self._file, allow_pickle=False) as stored:
+                state = {name: stored[name] for name in stored.files}
+        except (OSError, EOFError, ValueError, BadZipFile):
             return  # a damaged file costs the passes that it held, not the training
-        model.load_state_dict(state["model"])
-        optimiser.load_state_dict(state["optimiser"])
-        self.curve = [Pass(**line) for line in state["curve"]]
-        self._best = state["best"]
+        self.curve = [Pass(**line) for line in json.loads(str(state["curve"]))]
+        model.load_state_dict(_part(state, "model"))
+        optimiser.load_state_dict(_part(state, "optimiser"))
+        self._best = _part(state, "best") or None
 
     def step(self, done: int, total: int, loss: float | None = None) -> None:
         """Report a step of the pass that runs, with the loss of the pass so far."""
@@ -145,15 +149,21 @@ class Passes:
             self._best = {name: value.cpu().clone() for name, value in model.state_dict().items()}
         if self._file is None or not self._writes:
             return
-        state = {
+        parts = {
             "model": model.state_dict(),
             "optimiser": optimiser.state_dict(),
-            "curve": [asdict(each) for each in self.curve],
-            "best": self._best,
+            "best": self._best or {},
         }
+        state = {
+            f"{part}/{name}": value.cpu().numpy()
+            for part, values in parts.items()
+            for name, value in values.items()
+        }
+        state["curve"] = np.array(json.dumps([asdict(each) for each in self.curve]))
         self._file.parent.mkdir(parents=True, exist_ok=True)
         aside = self._file.with_name(f"{self._file.name}.{os.getpid()}")
-        torch.save(state, aside)
+        with aside.open("wb") as stream:
+            np.savez(stream, allow_pickle=False, **state)
         aside.replace(self._file)
 
     def take_best(self, model: nn.Module) -> None:
@@ -165,3 +175,12 @@ class Passes:
         """Return the first of the passes with the best figure; the last one without figures."""
         figures = [each.ndcg_at_10 for each in self.curve if each.ndcg_at_10 is not None]
         return figures.index(max(figures)) if figures else len(self.curve) - 1
+
+
+def _part(state: dict[str, NDArray[Any]], part: str) -> dict[str, Tensor]:
+    """Return the tensors of one part of a stored state."""
+    return {
+        name.removeprefix(f"{part}/"): torch.from_numpy(array)
+        for name, array in state.items()
+        if name.startswith(f"{part}/")
+    }

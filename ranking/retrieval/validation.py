@@ -79,7 +79,7 @@ def last_events(log: EventLog, held: BoolArray, users: int, seed: int) -> Valida
         None where `held` has no user's last event.
     """
     places = np.flatnonzero(held & (log.before_end() == 0))
-    if not len(places):
+    if not len(places) or not users:
         return None
     if len(places) > users:
         places = np.sort(np.random.default_rng(seed).choice(places, users, replace=False))

@@ -120,13 +120,15 @@ class _Lines:
                 left = f", about {seconds((now - self.started) / done * (total - done))} left"
             share = f" {done / total:.0%}" if total else ""
             after = f" after {seconds(now - self.started)}"
-            self.console.print(f"{self.prefix}{step}{share}{after}{left}{self.detail}")
+            self.console.print(
+                f"{self.prefix}{step}{share}{after}{left}{self.detail}", soft_wrap=True
+            )
 
     def close(self) -> None:
         took = time.monotonic() - self.started
         if self.step and took >= QUIET_SECONDS:
             done = f"{self.step} done after {seconds(took)}{self.detail}"
-            self.console.print(f"{self.prefix}{done}")
+            self.console.print(f"{self.prefix}{done}", soft_wrap=True)
         self.step = ""
 
 
