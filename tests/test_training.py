@@ -192,3 +192,74 @@ def test_items_without_events(connection, tmp_path):
     fill(connection, 3, [])
     with pytest.raises(InputError, match="0 of 0 events"):
         train(connection, config(holdout="none"), tmp_path)
+
+
+def test_a_killed_training_goes_on_and_leaves_nothing_behind(connection, tmp_path):
+    """Killed in the last training of the towers, after lists and ranker; stale files are around."""
+    fill(connection, 21, [[(user + step) % 20 for step in range(12)] for user in range(30)])
+    stale = tmp_path / "models" / ".checkpoint-of-another-config"
+    stale.mkdir(parents=True)
+    (tmp_path / "models" / ".training-of-a-killed-process").mkdir()
+    trained: list[str] = []
+
+    class Killed(BaseException):
+        pass
+
+    def kill(step: str, done: int, total: int, detail: str = "") -> None:
+        if step not in trained:
+            trained.append(step)
+        if step == "train: towers" and "train: ranker" in trained and detail.startswith("pass 2/"):
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(connection, config(), tmp_path, kill)
+    kept = {path.name for path in (tmp_path / "models").iterdir()}
+    assert stale.name in kept
+    assert not list((tmp_path / "models").glob("*/training.json"))
+    calls: list[tuple[str, str]] = []
+    run = train(
+        connection,
+        config(),
+        tmp_path,
+        lambda step, done, total, detail="": calls.append((step, detail)),
+    )
+    passes = {(step, detail.partition(":")[0].partition(";")[0]) for step, detail in calls}
+    assert {(step, place) for step, place in passes if place} == {("train: towers", "pass 2/2")}
+    assert [path.name for path in run.parent.iterdir()] == [run.name]
+    whole = train(connection, config(), tmp_path / "another")
+    assert learnt(run) == learnt(whole)
+    curves = read(run)["curves"]
+    assert {name: [line["pass"] for line in curve] for name, curve in curves.items()} == {
+        "towers": [1, 2],
+        "towers, all events": [1, 2],
+        "ranker": [1, 2],
+    }
+    assert all(0 <= line["ndcg_at_10"] <= 1 for line in curves["towers"])
+    assert all(line["ndcg_at_10"] is None for line in curves["towers, all events"])
+    assert read(run)["validation_events"] == 30
+
+
+def test_what_was_kept_is_of_this_config_and_data_alone(connection, tmp_path):
+    fill(connection, 21, [[(user + step) % 20 for step in range(12)] for user in range(30)])
+
+    class Killed(BaseException):
+        pass
+
+    def first_detail(wanted: TrainingConfig) -> str:
+        def kill(step: str, done: int, total: int, detail: str = "") -> None:
+            if detail.startswith("pass 2/"):
+                raise Killed
+            if detail:
+                details.append(detail)
+
+        details: list[str] = []
+        with pytest.raises(Killed):
+            train(connection, wanted, tmp_path, kill)
+        return details[0] if details else "pass 2"
+
+    assert first_detail(config()).startswith("pass 1/")
+    assert first_detail(config()) == "pass 2"
+    assert first_detail(config(seed=8)).startswith("pass 1/")
+    connection.execute("update interactions set value = 4 where interaction_id = 7")
+    connection.commit()
+    assert first_detail(config()).startswith("pass 1/")
