@@ -39,8 +39,8 @@ class Split:
     as_of : (U,) float64
         Unix seconds: the state of a user holds the events before this moment.
     before_ids : (U,) int64 or None
-        Interaction id of the held-out event: events of the same user and second with a smaller
-        id are history. None where the moment alone decides.
+        Events of the user at the very moment `as_of` are history when their interaction id is
+        smaller. None where the moment alone decides.
     relevant : (U, R) int64
         Keys of the test items, -1 where padded; none of them is in the user's history.
     starts, stops : (U,) int64
@@ -129,9 +129,12 @@ def hide_request_time(interactions: Interactions, split: Split) -> Split:
         )
     times, users = interactions.times[split.train], interactions.user_keys[split.train]
     gaps = np.diff(times)[users[1:] == users[:-1]]
+    previous = split.stops - 1
     return replace(
         split,
-        as_of=interactions.times[split.stops - 1],
+        as_of=interactions.times[previous],
+        # Of the events at that very moment, those up to the previous one are known.
+        before_ids=interactions.interaction_ids[previous] + 1,
         gap=float(np.median(gaps)) if len(gaps) else 0.0,
     )
 

@@ -46,12 +46,28 @@ def test_slices_part_users_by_history_and_items_by_training_events():
     buckets = [(part.label, part.users) for part in found if part.kind == "training_events"]
     # The user with two test items stands in two buckets.
     assert buckets == [("0", 1), ("1 to 4", 1), ("20 to 99", 2), ("100 or more", 1)]
+    # Under 5 training events is cold: users 0 to 2, and items 0, 1, 5, 6, 7.
+    cold = [
+        (part.kind, part.label, part.users) for part in found if part.kind in ("users", "items")
+    ]
+    assert cold == [
+        ("users", "cold", 3),
+        ("users", "warm", 1),
+        ("items", "cold", 2),
+        ("items", "warm", 3),
+    ]
     for part in found:
         assert part.metrics["first"]["recall_at_200"].mean == pytest.approx(1.0)
 
 
 def test_one_user_and_no_user():
-    for users, expected in ((1, [("history", "7", 1), ("training_events", "0", 1)]), (0, [])):
+    one = [
+        ("history", "7", 1),
+        ("users", "warm", 1),
+        ("training_events", "0", 1),
+        ("items", "cold", 1),
+    ]
+    for users, expected in ((1, one), (0, [])):
         lists = {"first": LISTS["first"][:users]}
         lengths = np.full(users, 7)
         test = TestSet(RELEVANT[:users], lengths, TEST.item_users, users, TEST.vectors)

@@ -11,7 +11,8 @@ from ranking.evaluation.result import EvaluationResult
 from ranking.protocols import leave_last_out, time_split
 
 QUICK = EvaluationConfig(resamples=50, latency_requests=5, examples=2)
-MODELS = {"fine", "coarse", "ann", "popularity", "popularity_recent", "item_to_item", "ease"}
+BASELINES = {"popularity", "popularity_recent", "item_to_item", "ease", "ials"}
+MODELS = {"fine", "coarse", "ann"} | BASELINES
 
 
 def replayed(connection, pipeline, split):

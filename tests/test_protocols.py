@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from features.errors import InputError
-from ranking.protocols import leave_last_out, time_cut, time_split
+from ranking.protocols import hide_request_time, leave_last_out, time_cut, time_split
 
 
 def interactions(events):
@@ -40,6 +40,30 @@ def test_the_last_event_is_held_out_and_ties_follow_the_order_of_arrival():
     assert split.skipped == {"single_event": 1, "repeated": 0}
     # User 2 has nothing to be tested on, so its only event stays in training.
     assert data.item_keys[split.train].tolist() == [12, 10, 20, 30]
+
+
+def test_a_hidden_request_comes_after_the_previous_event_whatever_the_order_of_arrival():
+    # User 1's previous event arrived last of all, and shares its second with an earlier one.
+    data = interactions([(1, 10, 5), (1, 12, 900), (2, 20, 1), (2, 21, 3), (2, 22, 3), (1, 11, 5)])
+    split = hide_request_time(data, leave_last_out(data))
+    assert split.as_of.tolist() == [5, 3]
+    assert split.before_ids.tolist() == [7, 5]
+    assert split.relevant.tolist() == [[12], [22]]
+    # Gaps between training events are 0 (user 1) and 2 (user 2); that to the test tells nothing.
+    assert split.gap == 1.0
+    for user, start, stop in zip(split.user_keys, split.starts, split.stops, strict=True):
+        at = split.user_keys.tolist().index(user)
+        mine = data.user_keys == user
+        known = (data.times < split.as_of[at]) | (
+            (data.times == split.as_of[at]) & (data.interaction_ids < split.before_ids[at])
+        )
+        assert data.item_keys[mine & known].tolist() == data.item_keys[start:stop].tolist()
+
+
+def test_a_time_split_has_no_request_time_to_hide():
+    data = interactions([(1, 10, 1), (1, 11, 2), (2, 10, 1), (2, 12, 2)])
+    with pytest.raises(InputError, match="use it with leave-last-out"):
+        hide_request_time(data, time_split(data, 0.5))
 
 
 def test_a_user_whose_last_item_is_an_old_one_is_skipped_and_counted():

@@ -21,6 +21,7 @@ MODEL_ORDER = (
     "ann",
     "item_to_item",
     "ease",
+    "ials",
     "popularity_recent",
     "popularity",
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -20,11 +19,14 @@ from ranking.evaluation.metrics import (
     reciprocal_rank,
     relevant_counts,
 )
-from ranking.evaluation.result import CURVE, Difference, Slice
+from ranking.evaluation.result import CURVE, Difference, Slice, SliceKind
 from ranking.types import BoolArray, DoubleArray, FloatArray, RowArray
 
 SLICE_METRICS = ("ndcg_at_10", "recall_at_200")
 EVENT_BUCKETS = ((0, 0), (1, 4), (5, 19), (20, 99), (100, None))
+WARM = 5
+"""Training events from which a user or an item counts as warm, under which as cold."""
+_COLD_AND_WARM = (("cold", 0, WARM - 1), ("warm", WARM, None))
 
 Values = Mapping[str, Mapping[str, DoubleArray]]
 """model -> metric -> value of each user (U,)."""
@@ -116,36 +118,43 @@ def slices(
 ) -> list[Slice]:
     """Return figures by length of history, and by training events of the test item.
 
-    Histories are cut at their quartiles: what is a short one depends on the data.
+    Histories are cut at their quartiles: what is a short one depends on the data. Users and
+    items stand once more as cold and warm, cut at :data:`WARM`.
     """
     found = []
     lengths = test.history_lengths
     if len(lengths):
         edges = np.unique(np.quantile(lengths, [0.25, 0.75]).astype(np.int64))
         bounds = [*zip([0, *(edges + 1)], [*edges, None], strict=True)]
-        for low, high in bounds:
+        ranges: list[tuple[SliceKind, str, int, int | None]] = [
+            ("history", _range_label(max(int(low), int(lengths.min())), high), int(low), high)
+            for low, high in bounds
+        ]
+        ranges += [("users", label, low, high) for label, low, high in _COLD_AND_WARM]
+        for kind, label, low, high in ranges:
             inside = _between(lengths, low, high)
             if inside.any():
                 part: Values = {
                     name: {metric: value[inside] for metric, value in held.items()}
                     for name, held in values.items()
                 }
-                label = _range_label(max(int(low), int(lengths.min())), high)
-                found.append(_slice("history", label, part, bootstrap))
+                found.append(_slice(kind, label, part, bootstrap))
     known = np.where(test.relevant >= 0, test.item_users[np.maximum(test.relevant, 0)], -1)
-    for low, high in EVENT_BUCKETS:
+    ranges = [
+        ("training_events", _range_label(low, high), low, high) for low, high in EVENT_BUCKETS
+    ]
+    ranges += [("items", label, low, high) for label, low, high in _COLD_AND_WARM]
+    for kind, label, low, high in ranges:
         inside = _between(known, low, high)
         chosen = np.flatnonzero(inside.any(axis=1))
         if len(chosen):
             relevant = np.where(inside[chosen], test.relevant[chosen], -1)
             part = accuracies({name: ranked[chosen] for name, ranked in lists.items()}, relevant)
-            found.append(_slice("training_events", _range_label(low, high), part, bootstrap))
+            found.append(_slice(kind, label, part, bootstrap))
     return found
 
 
-def _slice(
-    kind: Literal["history", "training_events"], label: str, values: Values, bootstrap: Bootstrap
-) -> Slice:
+def _slice(kind: SliceKind, label: str, values: Values, bootstrap: Bootstrap) -> Slice:
     users = len(next(iter(values.values()))[SLICE_METRICS[0]])
     figures = {
         name: _means({metric: held[metric] for metric in SLICE_METRICS}, bootstrap)

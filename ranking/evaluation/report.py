@@ -62,6 +62,7 @@ def render(result: EvaluationResult) -> str:
         models=figures,
         titles=TITLES,
         headline=headline(result),
+        cold_warm=[part for part in result.slices if part.kind in ("users", "items")],
         drawings={
             "ndcg": charts.accuracy(result, "ndcg_at_10", "NDCG@10"),
             "hr": charts.accuracy(result, "hr_at_10", "hit rate@10"),

@@ -16,6 +16,11 @@ CURVE = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 """List lengths at which recall is reported; the last is the number of candidates."""
 
 
+SliceKind = Literal["history", "training_events", "users", "items"]
+"""``history``: length of the user's; ``training_events``: of the test item; ``users`` and
+``items``: the same as cold (under 5) and warm."""
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -54,8 +59,8 @@ class Difference(_Part):
 class Slice(_Part):
     """Figures on a part of the users, or on a part of the test items."""
 
-    kind: Literal["history", "training_events"]
-    label: str
+    kind: SliceKind
+    label: str = Field(description="A range of numbers, or cold and warm: under 5, and 5 or more")
     users: int = Field(description="Users with at least one test item in the slice")
     metrics: dict[str, dict[str, Estimate]] = Field(description="model -> metric -> estimate")
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ranking.evaluation.bootstrap import Bootstrap, Estimate, Number
 from ranking.evaluation.comparison import differences
 from ranking.evaluation.experiment import Experiment
-from ranking.evaluation.result import Difference, EvaluationResult
+from ranking.evaluation.result import Difference, EvaluationResult, SliceKind
 from ranking.evaluation.values import KEPT, UserValues, mean_of
 from ranking.protocols import ProtocolName
 
@@ -43,7 +43,7 @@ class SeedRun(_Part):
 class SliceSpread(_Part):
     """Figures on a part of the users or test items, over seeds."""
 
-    kind: str
+    kind: SliceKind
     label: str
     users: int
     metrics: dict[str, dict[str, Spread]] = Field(description="model -> metric -> spread")

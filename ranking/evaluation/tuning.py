@@ -20,7 +20,10 @@ from ranking.evaluation.baselines import (
     rank,
 )
 from ranking.evaluation.events import TrainingEvents, Validation
+from ranking.evaluation.ials import Factors, Ials, factorise
 from ranking.evaluation.metrics import hits, ndcg_at, relevant_counts
+
+_ALPHA = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,39 @@ def families(events: TrainingEvents, most_ease: int) -> list[Family]:
             for regularisation, latest in ((300, 10), (300, 50), (1000, 5), (500, None))
         }
         found.append(Family("ease", "EASE", ease))
+    factors = _Factors(events)
+    ials = {
+        f"{factors.dimensions} dimensions, alpha {_ALPHA}, regularisation {regularisation}, latest "
+        f"{latest or 'all'} items": _ials(factors, regularisation, latest)
+        for regularisation in (0.003, 0.01)
+        for latest in (None, 20, 5)
+    }
+    found.append(Family("ials", "iALS", ials))
     return found
+
+
+class _Factors:
+    """The latest factors: settings that differ in `latest` alone share them."""
+
+    def __init__(self, events: TrainingEvents) -> None:
+        # More directions than a twentieth of the users tell noise apart, and cost their cube.
+        self.dimensions = int(np.clip((len(events.offsets) - 1) // 20, 16, 128))
+        self._known: tuple[TrainingEvents, Factors] | None = None
+
+    def get(self, events: TrainingEvents, regularisation: float) -> Factors:
+        if self._known is not None:
+            of, factors = self._known
+            if of is events and factors.regularisation == regularisation:
+                return factors
+        factors = factorise(events, self.dimensions, _ALPHA, regularisation)
+        self._known = (events, factors)
+        return factors
+
+
+def _ials(
+    factors: _Factors, regularisation: float, latest: int | None
+) -> Callable[[TrainingEvents], Baseline]:
+    return lambda events: Ials(events, factors.get(events, regularisation), latest)
 
 
 def _recent(days: float) -> Callable[[TrainingEvents], Baseline]:
