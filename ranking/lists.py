@@ -121,6 +121,7 @@ class Lists:
         events: RowArray,
         limit: int,
         progress: Callable[[int, int], None] | None = None,
+        as_of: float | None = None,
     ) -> list[Part]:
         """Return lists for events, in batches.
 
@@ -132,12 +133,18 @@ class Lists:
             Candidates of each list.
         progress : callable, optional
             Called as (done, total).
+        as_of : float, optional
+            Unix seconds of all lists; each must lie before the user's event. None takes the moment
+            of each event.
         """
         happened = self._interactions
+        moments = happened.times[events]
+        if as_of is not None:
+            moments = np.full(len(events), as_of)
         states = states_as_of(
             self._connection,
             happened.user_keys[events],
-            happened.times[events],
+            moments,
             self._history_limit,
             happened.interaction_ids[events],
         )

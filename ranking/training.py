@@ -29,8 +29,9 @@ from features.errors import InputError
 from features.spec import spec_hash
 from features.store import read_catalogue, read_interactions
 from ranking.checkpoints import ASIDE, Checkpoints, checkpoints
-from ranking.fine.examples import Examples, collect, held_back
+from ranking.fine.examples import Examples, collect
 from ranking.fine.export import RANKER, export_ranker
+from ranking.fine.labels import held_back, labels, list_events
 from ranking.fine.train import train_ranker
 from ranking.lists import Lists, training_items
 from ranking.passes import Pass
@@ -44,7 +45,7 @@ from ranking.retrieval.sequence import EventLog, event_log, tower_inputs
 from ranking.retrieval.train import train_towers
 from ranking.retrieval.validation import Validation, last_events
 from ranking.training_config import CoarseConfig, TrainingConfig
-from ranking.types import DAY, BoolArray, FloatArray, Histories, Progress, RowArray
+from ranking.types import DAY, BoolArray, FloatArray, Histories, Progress
 
 if TYPE_CHECKING:
     import psycopg
@@ -172,7 +173,7 @@ class _Training:
         config, log, catalogue, steps = self.config, self.log, self.catalogue, self.steps
         vocabulary = learn_attributes(catalogue.fields, catalogue.categories)
         attributes = item_attributes(catalogue.fields, catalogue.categories, vocabulary)
-        held = held_back(log, config.fine.label_events, config.fine.label_share)
+        held = held_back(log, config.fine)
         curves = {}
         with steps.step("towers"):
             validation = last_events(log, held, config.coarse.validation_users, config.seed)
@@ -183,8 +184,8 @@ class _Training:
             examples = self._examples(coarse, held)
         with steps.step("ranker"):
             learnt_from = [*examples.inputs.values(), examples.rows, examples.history_rows]
-            learnt_from += [examples.labels, coarse.vectors]
-            ranker, curves["ranker"] = train_ranker(
+            learnt_from += [examples.targets, examples.groups, coarse.vectors]
+            ranker, curves["ranker"], calibration = train_ranker(
                 examples,
                 coarse.vectors,
                 config.fine,
@@ -248,7 +249,8 @@ class _Training:
                 for name, curve in curves.items()
             },
             "labels": examples.offered,
-            "labels_retrieved": len(examples),
+            "labels_retrieved": examples.retrieved,
+            "calibration": asdict(calibration) if calibration else None,
             "parity": {
                 ITEM_TOWER: asdict(item_parity),
                 USER_TOWER: asdict(user_parity),
@@ -321,17 +323,16 @@ class _Training:
 
     def _examples(self, coarse: _Coarse, held: BoolArray) -> Examples:
         log, fine = self.log, self.config.fine
-        labels = _labels(log, held, fine.most_labels, self.config.seed)
+        as_of = float(log.times[held].min()) if fine.labels == "window" and held.any() else None
+        events = list_events(log, held, fine, self.config.seed)
         parts = self._lists(coarse).of_events(
-            log.positions[labels],
+            log.positions[events],
             fine.candidates,
             lambda done, total: self.steps.report("train: lists", done, total),
+            as_of,
         )
-        ends = log.offsets[log.users[labels] + 1]
-        later = [
-            log.rows[at + 1 : end] for at, end in zip(labels.tolist(), ends.tolist(), strict=True)
-        ]
-        return collect(parts, log.rows[labels], later)
+        taken, later = labels(log, events, fine)
+        return collect(parts, taken, later, log.users[events])
 
 
 def _training_events(interactions: Interactions, holdout: str | float) -> BoolArray:
@@ -366,14 +367,6 @@ class _TorchUserTower:
                 *(torch.from_numpy(array) for array in feeds.values())
             ).numpy()
         return vectors
-
-
-def _labels(log: EventLog, held: BoolArray, most: int, seed: int) -> RowArray:
-    """Return the positions of at most `most` labels, the latest of each user first."""
-    places = np.flatnonzero(held)
-    chance = np.random.default_rng(seed).random(len(places))
-    order = np.lexsort((chance, log.before_end()[places]))
-    return np.sort(places[order[:most]])
 
 
 @contextmanager

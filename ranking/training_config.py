@@ -82,6 +82,17 @@ class FineConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     ranker: RankerConfig = Field(default=RankerConfig(), description="Sizes of the ranker.")
+    labels: Literal["next", "window"] = Field(
+        default="next",
+        description="What the ranker puts first: 'next' = a user's next item, as of each of the "
+        "latest events; 'window' = all that users took from one moment on, as of that moment.",
+    )
+    window_share: float = Field(
+        default=0.1,
+        gt=0,
+        lt=1,
+        description="Share of the training events in the window, the latest; with labels 'window'.",
+    )
     label_events: int = Field(
         default=6, ge=1, description="Latest training events of each user that become labels."
     )
@@ -90,6 +101,13 @@ class FineConfig(BaseModel):
     )
     most_labels: int = Field(
         default=4000, ge=1, description="Labels in all; the latest of each user come first."
+    )
+    check_share: float = Field(
+        default=0.1,
+        ge=0,
+        lt=1,
+        description="Share of the users whose lists are not learnt from: they measure NDCG@10 and "
+        "calibration.",
     )
     candidates: int = Field(default=100, ge=2, description="Candidates of each list.")
     epochs: int = Field(default=6, ge=1, description="Passes over the lists.")

@@ -1,4 +1,9 @@
-"""Training lists of the ranker: the retriever's own candidates for events that it never saw."""
+"""Training lists of the ranker: the retriever's own candidates for events that it never saw.
+
+A list has one target more than candidates: that what the user took is none of them. So the
+ranker's scores say how likely each candidate is, not only which comes first
+(:mod:`ranking.fine.probability`).
+"""
 
 from __future__ import annotations
 
@@ -10,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ranking.fine.inputs import RANKER_EVENTS
-from ranking.retrieval.sequence import EventLog, latest
-from ranking.types import BoolArray, Candidates, FloatArray, Histories, RowArray
+from ranking.retrieval.sequence import latest
+from ranking.types import Candidates, FloatArray, Histories, RowArray
 
 # Arrays of vectors are gathered anew for each batch: rows take a sixteenth of the memory.
 _VECTORS = ("candidates", "history")
@@ -19,7 +24,7 @@ _VECTORS = ("candidates", "history")
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """E lists of C candidates, each with one label.
+    """E lists of C candidates with what was taken.
 
     Attributes
     ----------
@@ -29,21 +34,30 @@ class Examples:
         Candidates in coarse order, -1 where padded.
     history_rows : (E, L) int64
         Latest events, oldest first, -1 where padded.
-    labels : (E,) int64
-        Place of the label among the candidates.
+    targets : (E, C + 1) float32
+        Share of each candidate in what the user took, and last the share that retrieval missed;
+        adds up to 1.
+    groups : (E,) int64
+        The user of each list.
     offered : int
-        Labels that retrieval was asked for; those that it missed make no example.
+        Items taken, over all lists.
     """
 
     inputs: dict[str, NDArray[Any]]
     rows: RowArray
     history_rows: RowArray
-    labels: RowArray
+    targets: FloatArray
+    groups: RowArray
     offered: int
 
     def __len__(self) -> int:
         """Return E."""
-        return len(self.labels)
+        return len(self.targets)
+
+    @property
+    def retrieved(self) -> int:
+        """How many of the items taken are among the candidates."""
+        return int(np.count_nonzero(self.targets[:, :-1]))
 
     def batch(self, chosen: RowArray, vectors: FloatArray) -> dict[str, NDArray[Any]]:
         """Return all inputs of the ranker for the examples `chosen`, by name.
@@ -62,46 +76,29 @@ class Examples:
         return feeds
 
 
-def held_back(log: EventLog, events: int, share: float) -> BoolArray:
-    """Choose the events that the coarse stage must not see, so that the ranker learns from them.
-
-    Parameters
-    ----------
-    log : EventLog
-    events : int
-        Latest events of each user, at most.
-    share : float
-        And at most this share of the user's events, so that a history remains.
-
-    Returns
-    -------
-    (T,) bool
-    """
-    lengths = np.diff(log.offsets)
-    most = np.minimum(events, np.floor(share * lengths)).astype(np.int64)
-    return log.before_end() < np.repeat(most, lengths)
-
-
 def collect(
     parts: Sequence[tuple[Candidates, Histories, dict[str, NDArray[Any]]]],
-    labels: RowArray,
+    taken: Sequence[RowArray],
     later: Sequence[RowArray],
+    groups: RowArray,
 ) -> Examples:
-    """Make examples of retrieved batches, dropping those whose label retrieval missed.
+    """Make examples of retrieved batches.
 
     Parameters
     ----------
     parts : sequence of (Candidates, Histories, dict)
         Batches in order: what was retrieved, for which histories, and the ranker's inputs.
-    labels : (E,) int64
-        Row of the item that each user took next, over all batches.
+    taken : sequence of (m,) int64
+        For each list over all batches, distinct rows that the ranker shall put first; at least
+        one.
     later : sequence of (m,) int64
         Rows that each user took afterwards: good items, so no negatives.
+    groups : (E,) int64
+        The user of each list.
     """
     if not parts:
-        nothing = np.empty(0, np.int64)
         none = np.empty((0, 0), np.int64)
-        return Examples({}, none, none, nothing, offered=0)
+        return Examples({}, none, none, np.empty((0, 1), np.float32), groups, offered=0)
     C = max(part[0].rows.shape[1] for part in parts)
     L = max(part[2]["values"].shape[1] for part in parts)
     rows = np.concatenate([_wide(part[0].rows, C, -1) for part in parts])
@@ -118,17 +115,13 @@ def collect(
         for name in parts[0][2]
         if name not in _VECTORS
     }
-    hit = rows == labels[:, None]
-    for example, taken in enumerate(later):
-        inputs["mask"][example][np.isin(rows[example], taken) & ~hit[example]] = 0.0
-    kept = np.flatnonzero(hit.any(axis=1))
-    return Examples(
-        inputs={name: array[kept] for name, array in inputs.items()},
-        rows=rows[kept],
-        history_rows=history[kept],
-        labels=hit[kept].argmax(axis=1),
-        offered=len(labels),
-    )
+    targets = np.zeros((len(rows), C + 1), np.float32)
+    for place, (wanted, afterwards) in enumerate(zip(taken, later, strict=True)):
+        hit = np.isin(rows[place], wanted)
+        targets[place, :C] = hit / len(wanted)
+        targets[place, C] = 1 - hit.sum() / len(wanted)
+        inputs["mask"][place][np.isin(rows[place], afterwards) & ~hit] = 0.0
+    return Examples(inputs, rows, history, targets, groups, offered=sum(map(len, taken)))
 
 
 def _wide(array: NDArray[Any], width: int, padding: float) -> NDArray[Any]:

@@ -3,7 +3,10 @@
 Each candidate attends to the latest events of the history (target attention, after DIN, Zhou et
 al. 2018, https://arxiv.org/abs/1706.06978), and a small gated network reads that, the user, item
 and pair features, and the features' place within the list: a score of 3 means little until one
-knows what the others have. A linear path beside it starts from the coarse order.
+knows what the others have. A linear path beside it starts from the coarse stage's own scores.
+
+A score is a log-likelihood against 0, that of "none of these": see
+:func:`ranking.fine.probability.probabilities`.
 """
 
 from __future__ import annotations
@@ -71,6 +74,20 @@ class Ranker(nn.Module):
             # Before it has learnt anything the ranker repeats the coarse order.
             place = len(names("cross")) + names("candidate").index("cand_coarse_log_rank")
             self.linear.weight[0, place] = -1.0
+
+    def start(self, level: float) -> None:
+        """Begin at the towers' logits: their softmax over the catalogue is a likelihood already.
+
+        Parameters
+        ----------
+        level : float
+            Added to every score.
+        """
+        place = len(names("cross")) + names("candidate").index("cand_ann_score")
+        with torch.no_grad():
+            self.linear.weight.zero_()
+            self.linear.weight[0, place] = self.pair_std[place]
+            self.out.bias.fill_(level)
 
     def forward(
         self,
