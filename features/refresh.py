@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 from psycopg import errors, sql
 
+from features import indexes
 from features.errors import ConfigError, DatabaseUnavailable, SchemaError
 from features.partitions import PARTITION_DAYS, ensure
 from features.schema import NOT_APPLIED, not_applied, run_script, sql_files
@@ -363,6 +364,7 @@ def refresh(
     """
     try:
         with refresh_lock(connection):
+            indexes.restore(connection)
             return refresh_locked(connection, progress, full, as_of, partition_days)
     except NOT_APPLIED as error:
         raise not_applied(error) from error

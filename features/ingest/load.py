@@ -15,7 +15,7 @@ from typing import Any
 
 import psycopg
 
-from features import partitions
+from features import indexes, partitions
 from features.errors import InputError
 from features.ingest import ledger
 from features.ingest.ahead import ahead
@@ -32,6 +32,8 @@ Progress = Callable[[str, int, int], None]
 """Called with the name of the step, what is done and what there is in all (bytes of a file)."""
 
 _SECONDS_A_DAY = 86_400
+# From this size on, indexes are built at the end of the first load.
+_LARGE_BYTES = 4 << 20
 _ALL = 2**63 - 1
 
 
@@ -196,14 +198,17 @@ class _Job:
         )
         resumed: dict[str, int] = {}
         before = []
-        for file, mark, entry in zip(self._found.events, marks, known, strict=True):
-            if entry is not None and entry.is_finished:
-                before.append(file.name)
-                writer.counts.already_loaded += entry.interactions
-                continue
-            if entry is not None and entry.rows_done:
-                resumed[file.name] = entry.rows_done + 1
-            self._load_events(file, entry or self._begin(file, mark, days), writer, on_rows)
+        size = sum(_size(file) for file in self._found.events)
+        with indexes.deferred(self._connection, size >= _LARGE_BYTES):
+            for file, mark, entry in zip(self._found.events, marks, known, strict=True):
+                if entry is not None and entry.is_finished:
+                    before.append(file.name)
+                    writer.counts.already_loaded += entry.interactions
+                    continue
+                if entry is not None and entry.rows_done:
+                    resumed[file.name] = entry.rows_done + 1
+                self._load_events(file, entry or self._begin(file, mark, days), writer, on_rows)
+            self._progress("indexes", 0, 0)
         if writer.counts.interactions or items:
             with self._connection.transaction():
                 self._connection.execute(
