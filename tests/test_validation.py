@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from ranking.fine.examples import held_back
 from ranking.retrieval.model import TwoTower
 from ranking.retrieval.sequence import TOWER_EVENTS, EventLog, tower_inputs
 from ranking.retrieval.validation import last_events
@@ -27,6 +26,12 @@ def random_log(lengths, seed=0):
         positions=np.arange(n),
         items=ITEMS,
     )
+
+
+def last_two(log):
+    """Mark the last two events of users with more than three."""
+    lengths = np.diff(log.offsets)
+    return np.repeat(lengths > 3, lengths) & (log.before_end() < 2)
 
 
 def model_of(seed=0):
@@ -67,10 +72,9 @@ def test_ndcg_is_that_of_a_slow_recomputation(scores, monkeypatch):
     monkeypatch.setattr("ranking.retrieval.validation._SCORES", scores)  # blocks of 1, 2, all
     lengths = [4, 9, 3, TOWER_EVENTS + 20, 12, 40]
     log = random_log(lengths)
-    held = held_back(log, 6, 0.25)
+    held = last_two(log)
     validation = last_events(log, held, 1000, 0)
     assert validation is not None
-    # A quarter of three events is none, so the user with three has no label.
     places = [log.offsets[user + 1] - 1 for user, length in enumerate(lengths) if length > 3]
     assert validation.targets.tolist() == log.rows[places].tolist()
     model = model_of()
@@ -80,7 +84,7 @@ def test_ndcg_is_that_of_a_slow_recomputation(scores, monkeypatch):
 
 def test_users_are_drawn_and_only_held_events_are_taken():
     log = random_log([8] * 30)
-    held = held_back(log, 6, 0.25)
+    held = last_two(log)
     drawn = last_events(log, held, 5, seed=1)
     again = last_events(log, held, 5, seed=1)
     assert drawn is not None
@@ -95,7 +99,7 @@ def test_users_are_drawn_and_only_held_events_are_taken():
 
 def test_a_model_that_says_nothing_finds_nothing():
     log = random_log([8] * 10)
-    validation = last_events(log, held_back(log, 6, 0.25), 10, 0)
+    validation = last_events(log, last_two(log), 10, 0)
     assert validation is not None
     model = model_of()
     for constant in (0.0, math.nan):
@@ -107,7 +111,7 @@ def test_a_model_that_says_nothing_finds_nothing():
 
 def test_training_mode_is_left_as_it_was():
     log = random_log([8] * 10)
-    validation = last_events(log, held_back(log, 6, 0.25), 10, 0)
+    validation = last_events(log, last_two(log), 10, 0)
     assert validation is not None
     model = model_of().train()
     before = torch.random.get_rng_state()

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ranking.fine.examples import held_back
 from ranking.passes import Pass
 from ranking.processes import Hardware
 from ranking.retrieval.model import TwoTower
@@ -46,7 +45,7 @@ def learn(
     """Train on all but the held events; these validate."""
     torch.set_num_threads(1)
     log = walks()
-    held = held_back(log, 6, 0.25)
+    held = log.before_end() < 3
     config = CoarseConfig(
         tower=TowerConfig(width=8, dropout=changes.pop("dropout", 0.1), id_dropout=0.0),
         **{"epochs": 4, "batch_events": 128, "learning_rate": 0.01} | changes,
