@@ -1,6 +1,6 @@
 """Write the events and items of an invented shop, for docs/your-data.md.
 
-    python scripts/make_shop.py FOLDER
+python scripts/make_shop.py FOLDER
 """
 
 import csv

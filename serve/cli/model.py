@@ -156,11 +156,11 @@ def evaluate(
     apart = data is not None or config is not None
     _refuse(
         {
-            "RELEASE with --data, --config or --compare": name is not None
+            "RELEASE goes without --data, --config and --compare": name is not None
             and (apart or compare is not None),
-            "--compare with --data or --config": compare is not None and apart,
-            "--seeds without --data or --config": seeds is not None and not apart,
-            "--fresh without --data or --config": fresh and not apart,
+            "--compare goes without --data and --config": compare is not None and apart,
+            "--seeds needs --data or --config": seeds is not None and not apart,
+            "--fresh needs --data or --config": fresh and not apart,
         }
     )
     if compare is not None:
@@ -175,7 +175,7 @@ def evaluate(
 def _refuse(faults: dict[str, bool]) -> None:
     for what, given in faults.items():
         if given:
-            raise InputError(f"{what}: one of them must be left out; see shortlist evaluate --help")
+            raise InputError(f"{what}; see 'shortlist evaluate --help'")
 
 
 def _evaluate_release(
