@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from features.states import FloatArray, UserState, cold_state
 # Bounds the memory of one statement, which holds the requests and the events of their keys.
 _REQUESTS_A_STATEMENT = 250_000
 _FUNCTIONS = {
-    "item": "item_features_as_of(keys::integer[], moments, seen)",
+    "item": "item_features_as_of(keys::integer[], moments, seen, partials_before, until)",
     "user": "user_features_as_of(keys, moments, before_ids, seen)",
 }
 
@@ -45,6 +46,7 @@ def staged(
     moments: NDArray[np.int64],
     before_ids: NDArray[np.int64] | None = None,
     seen: str | None = None,
+    partials_before: date | None = None,
 ) -> Iterator[str]:
     """Put requests where COPY can read them, since it takes no parameters; yield its select.
 
@@ -62,6 +64,8 @@ def staged(
         For users: events at the very moment count when their id is lower.
     seen : str, optional
         A ``pg_snapshot``; only rows that it saw count.
+    partials_before : date, optional
+        Of items: impressions and clicks of UTC days before it come from partials.
 
     Yields
     ------
@@ -77,12 +81,13 @@ def staged(
         connection.execute(
             "create temp table if not exists as_of_requests (keys bigint[] storage external,"
             " moments bigint[] storage external, before_ids bigint[] storage external,"
-            " seen pg_snapshot) on commit drop"
+            " seen pg_snapshot, partials_before date, until timestamptz) on commit drop"
         )
         connection.execute("truncate as_of_requests")
         connection.execute(
-            "insert into as_of_requests values (%b, %b, %b, %s::text::pg_snapshot)",
-            (keys, moments, ties, seen),
+            "insert into as_of_requests values (%b, %b, %b, %s::text::pg_snapshot, %s,"
+            " timestamptz 'epoch' + %s * interval '1 microsecond')",
+            (keys, moments, ties, seen, partials_before, int(moments.max(initial=0))),
         )
         features = ", ".join(f"coalesce({name}, 'nan')" for name in names(group))
         yield (
@@ -96,6 +101,7 @@ def _features(
     group: Group,
     columns: list[NDArray[np.int64]],
     seen: str | None,
+    partials_before: date | None = None,
 ) -> FloatArray:
     """Read features of parallel arrays, a block of keys at a time; NaN where there is no row."""
     total = len(columns[0])
@@ -107,7 +113,7 @@ def _features(
         block = order[start : start + _REQUESTS_A_STATEMENT]
         keys, moments, *ties = (column[block] for column in columns)
         before_ids = ties[0] if ties else None
-        with staged(connection, group, keys, moments, before_ids, seen) as select:
+        with staged(connection, group, keys, moments, before_ids, seen, partials_before) as select:
             rows = copy_columns(connection, select, dtypes)
         at = block[rows["request"] - 1]
         for position, name in enumerate(names(group)):
@@ -120,6 +126,7 @@ def item_features_as_of(
     item_keys: ArrayLike,
     as_of: ArrayLike,
     seen: str | None = None,
+    partials_before: date | None = None,
 ) -> FloatArray:
     """Return raw item features from the events strictly before each moment.
 
@@ -133,6 +140,9 @@ def item_features_as_of(
         Unix seconds.
     seen : str, optional
         A ``pg_snapshot``; only events and answers that it saw count.
+    partials_before : date, optional
+        Impressions and clicks of UTC days before it come from the partials of the last refresh,
+        and all others from the answers since: of :func:`features.replay.partials_before`.
 
     Returns
     -------
@@ -140,7 +150,7 @@ def item_features_as_of(
         In the order of the spec; a row of NaN for a key that is not in the database.
     """
     keys = np.asarray(item_keys).astype(np.int64)
-    return _features(connection, "item", [keys, _moments(as_of)], seen)
+    return _features(connection, "item", [keys, _moments(as_of)], seen, partials_before)
 
 
 def _user_columns(

@@ -255,9 +255,9 @@ def _write(
                 connection.execute(sql.SQL("select {}()").format(sql.Identifier(function)))
             seconds[step] = time.perf_counter() - started
             connection.execute(
-                "insert into feature_refreshes (view, as_of, watermark, seconds)"
-                " values (%s, %s, %s, %s)",
-                (step, as_of, found.watermark, seconds[step]),
+                "insert into feature_refreshes (view, as_of, watermark, answer_watermark, seconds)"
+                " values (%s, %s, %s, %s, %s)",
+                (step, as_of, found.watermark, found.answer_watermark, seconds[step]),
             )
         connection.execute(
             sql.SQL(
@@ -298,7 +298,8 @@ def _maintain(connection: psycopg.Connection[Any], full: bool) -> None:
         connection.execute("set lock_timeout = '200ms'")
         indexes = connection.execute(
             "select pg_inherits.inhrelid::regclass::text from pg_inherits where inhparent in"
-            " ('shortlist.interactions_arrival'::regclass, 'shortlist.answers_arrival'::regclass)"
+            " ('shortlist.interactions_arrival'::regclass, 'shortlist.answers_arrival'::regclass,"
+            " 'shortlist.answers_by_time'::regclass)"
         ).fetchall()
         for (index,) in indexes:
             try:

@@ -21,6 +21,7 @@ from features.asof import item_features_as_of
 from features.binary import register
 from features.catalogue import snapshot
 from features.encode import encode_cross
+from features.replay import partials_before
 from features.schema import NOT_APPLIED, not_applied
 from features.served import unpacked
 from features.spec import Group, names, spec_hash
@@ -271,9 +272,10 @@ def _items_again(
         else:
             refreshes.setdefault((row.item_as_of, row.item_snapshot), []).append(row)
     wanted = np.unique(np.concatenate([np.empty(0, np.int64), *(row.item_keys for row in rows)]))
-    for (as_of, seen), some in refreshes.items():
+    days = partials_before(connection, [as_of for as_of, _ in refreshes]) if refreshes else []
+    for ((as_of, seen), some), day in zip(refreshes.items(), days, strict=True):
         keys = np.unique(np.concatenate([row.item_keys for row in some]))
-        found = item_features_as_of(connection, keys, np.full(len(keys), as_of), seen)
+        found = item_features_as_of(connection, keys, np.full(len(keys), as_of), seen, day)
         for row in some:
             row.again["item"] = found[np.searchsorted(keys, row.item_keys)]
     items = connection.execute(

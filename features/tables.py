@@ -139,6 +139,7 @@ feature_refreshes = _table(
     Column("view", Text, nullable=False),
     Column("as_of", _MOMENT, nullable=False),
     Column("watermark", BigInteger, nullable=False),
+    Column("answer_watermark", BigInteger, nullable=False),
     Column("seconds", DOUBLE_PRECISION, nullable=False),
     Column("finished_at", _MOMENT, nullable=False),
 )

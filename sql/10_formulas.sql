@@ -60,6 +60,13 @@ return (
     case when moment >= 0 then moment else moment - 86399999999 end / 86400000000
 )::integer;
 
+drop function if exists midnight(date) cascade;
+
+-- The beginning of a UTC day; before all time for null.
+create function midnight(event_day date) returns timestamptz
+language sql immutable parallel safe
+return coalesce(event_day::timestamp at time zone 'utc', '-infinity'::timestamptz);
+
 drop function if exists session_gap_days(bigint, bigint, bigint) cascade;
 
 -- Mean days between two active UTC days of a user; null with fewer than two.

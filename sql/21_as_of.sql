@@ -12,11 +12,16 @@
 -- seen: only rows that this snapshot saw count (replay of served features); null: all.
 -- Days whose raw events were dropped are one entry each, at the last event of the day, so that
 -- nothing of a day counts before all of it had happened.
+-- partials_before: impressions and clicks of days before this one come from partials too. Replay
+-- gives a day up to which they still are what the refresh knew; null: all come from raw rows.
+-- until: no moment lies after it.
 
 drop function if exists clicked_interactions(pg_snapshot) cascade;
+drop function if exists clicked_interactions(pg_snapshot, timestamptz, timestamptz) cascade;
 
--- Events that follow an answer with their item to the same user within 24 hours.
-create function clicked_interactions(seen pg_snapshot default null)
+-- Events of a span of time that follow an answer with their item to the same user within 24
+-- hours.
+create function clicked_interactions(seen pg_snapshot, since timestamptz, until timestamptz)
 returns table (item_key integer, occurred_at timestamptz)
 language sql stable
 as $$
@@ -33,23 +38,30 @@ as $$
             and answers.served_at <= interactions.occurred_at
             and answers.served_at >= interactions.occurred_at - interval '24 hours'
     where
-        seen is null
-        or (
-            pg_visible_in_snapshot(answers.transaction_id, seen)
-            and pg_visible_in_snapshot(interactions.transaction_id, seen)
+        answers.served_at >= since - interval '24 hours'
+        and answers.served_at < until
+        and interactions.occurred_at >= since
+        and interactions.occurred_at < until
+        and (
+            seen is null
+            or (
+                pg_visible_in_snapshot(answers.transaction_id, seen)
+                and pg_visible_in_snapshot(interactions.transaction_id, seen)
+            )
         )
     group by interactions.interaction_id
 $$;
 
 drop function if exists click_priors(pg_snapshot) cascade;
+drop function if exists click_priors(pg_snapshot, date, timestamptz) cascade;
 
 -- One row: the UTC days with impressions or clicks, and the sums up to each, that day included.
-create function click_priors(seen pg_snapshot default null)
+create function click_priors(seen pg_snapshot, partials_before date, until timestamptz)
 returns table (days integer[], impressions bigint[], clicks bigint[])
 language sql stable
 as $$
-    with dropped as (
-        select raw_since + 1 as ends_on from refresh_point
+    with partials as (
+        select greatest(raw_since + 1, partials_before) as ends_on from refresh_point
     ),
 
     counted as (
@@ -58,30 +70,26 @@ as $$
             click_daily.impressions,
             click_daily.clicks
         from click_daily
-        inner join dropped on click_daily.event_day < dropped.ends_on
+        inner join partials on click_daily.event_day < partials.ends_on
         union all
         select
             (answers.served_at at time zone 'utc')::date as event_day,
             cardinality(answers.item_keys) as impressions,
             0 as clicks
         from answers
-        cross join dropped
+        cross join partials
         where
-            (seen is null or pg_visible_in_snapshot(answers.transaction_id, seen))
-            and (
-                dropped.ends_on is null
-                or (answers.served_at at time zone 'utc')::date >= dropped.ends_on
-            )
+            answers.served_at >= midnight(partials_before)
+            and answers.served_at < until
+            and answers.served_at >= midnight(partials.ends_on)
+            and (seen is null or pg_visible_in_snapshot(answers.transaction_id, seen))
         union all
         select
             (clicked.occurred_at at time zone 'utc')::date as event_day,
             0 as impressions,
             1 as clicks
-        from clicked_interactions(seen) as clicked
-        cross join dropped
-        where
-            dropped.ends_on is null
-            or (clicked.occurred_at at time zone 'utc')::date >= dropped.ends_on
+        from clicked_interactions(seen, midnight(partials_before), until) as clicked
+        inner join partials on clicked.occurred_at >= midnight(partials.ends_on)
     )
 
     select
@@ -101,9 +109,16 @@ $$;
 
 drop function if exists item_features_as_of(integer[], bigint[]) cascade;
 drop function if exists item_features_as_of(integer[], bigint[], pg_snapshot) cascade;
+drop function if exists item_features_as_of(
+    integer[], bigint[], pg_snapshot, date, timestamptz
+) cascade;
 
 create function item_features_as_of(
-    wanted_keys integer[], wanted_moments bigint[], seen pg_snapshot default null
+    wanted_keys integer[],
+    wanted_moments bigint[],
+    seen pg_snapshot default null,
+    partials_before date default null,
+    until timestamptz default 'infinity'
 )
 returns table (
     request bigint,
@@ -137,6 +152,11 @@ as $$
     wanted_items as (
         select distinct requests.item_key
         from requests
+    ),
+
+    partials as (
+        select greatest(refresh_point.raw_since + 1, partials_before) as ends_on
+        from refresh_point
     ),
 
     timeline as (
@@ -189,7 +209,7 @@ as $$
             item_daily.clicks,
             0 as value_square_sum
         from item_daily
-        inner join refresh_point on item_daily.event_day <= refresh_point.raw_since
+        inner join partials on item_daily.event_day < partials.ends_on
         where
             item_daily.item_key in (select wanted_items.item_key from wanted_items)
             and (item_daily.impressions > 0 or item_daily.clicks > 0)
@@ -206,14 +226,13 @@ as $$
             0 as value_square_sum
         from answers
         cross join lateral unnest(answers.item_keys) as shown (item_key)
-        cross join refresh_point
+        cross join partials
         where
-            shown.item_key in (select wanted_items.item_key from wanted_items)
+            answers.served_at >= midnight(partials_before)
+            and answers.served_at < until
+            and answers.served_at >= midnight(partials.ends_on)
+            and shown.item_key in (select wanted_items.item_key from wanted_items)
             and (seen is null or pg_visible_in_snapshot(answers.transaction_id, seen))
-            and (
-                refresh_point.raw_since is null
-                or (answers.served_at at time zone 'utc')::date > refresh_point.raw_since
-            )
         union all
         select
             clicked.item_key,
@@ -225,14 +244,9 @@ as $$
             0 as impressions,
             1 as clicks,
             0 as value_square_sum
-        from clicked_interactions(seen) as clicked
-        cross join refresh_point
-        where
-            clicked.item_key in (select wanted_items.item_key from wanted_items)
-            and (
-                refresh_point.raw_since is null
-                or (clicked.occurred_at at time zone 'utc')::date > refresh_point.raw_since
-            )
+        from clicked_interactions(seen, midnight(partials_before), until) as clicked
+        inner join partials on clicked.occurred_at >= midnight(partials.ends_on)
+        where clicked.item_key in (select wanted_items.item_key from wanted_items)
     ),
 
     -- Rows of one moment have the same sums (range), so their order does not matter.
@@ -293,7 +307,7 @@ as $$
         from requests
         inner join items on requests.item_key = items.item_key
         left join past on requests.item_key = past.item_key
-        cross join click_priors(seen) as priors
+        cross join click_priors(seen, partials_before, until) as priors
         offset 0
     ),
 

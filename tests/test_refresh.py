@@ -312,3 +312,33 @@ def test_no_refresh_reads_the_history_from_end_to_end(people):
     # Partitions ahead and the default one are empty or nearly so: reading them is as cheap.
     assert scans() - before < 1000
     assert differences(people) == []
+
+
+def test_no_refresh_reads_all_answers_of_a_period(people):
+    """Those that lay in the future then are found by their time, whatever was shown before."""
+    people.execute(
+        "insert into answers (rec_id, served_at, user_id, release, item_keys, scores, sources)"
+        " select gen_random_uuid(), now() + (n - 80000) * interval '1 second', 'p' || n, 'r',"
+        " '{}', '{}', '{}' from generate_series(1, 80000) as n"
+    )
+    people.commit()
+    refresh(people)
+
+    def blocks():
+        people.execute("select pg_stat_force_next_flush()")
+        people.commit()
+        (found,) = people.execute(
+            "select sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0))"
+            " from pg_statio_user_tables where relname like 'answers%'"
+        ).fetchone()
+        people.commit()
+        return int(found)
+
+    before = blocks()
+    add_answer(people, "u2", ago(seconds=1), [1, 2])
+    add_event(people, 2, 2, ago(seconds=0))
+    people.commit()
+    refresh(people)
+    # An index of all of them has 500.
+    assert blocks() - before < 250
+    assert differences(people) == []

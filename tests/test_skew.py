@@ -163,6 +163,51 @@ def test_items_that_counted_an_erased_user_are_left_out_until_the_next_refresh(s
     assert compared == {"user": 3, "item": 10, "cross": 30}
 
 
+def blocks_of_raw_rows(connection):
+    """Return how many pages of events and answers and of their indexes were read."""
+    connection.execute("select pg_stat_force_next_flush()")
+    connection.commit()
+    (found,) = connection.execute(
+        "select sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0))"
+        " from pg_statio_user_tables where relname like 'answers%' or relname like 'interactions%'"
+    ).fetchone()
+    connection.commit()
+    return int(found)
+
+
+def test_items_cost_what_is_compared_whatever_else_there_is(sample_url):
+    """Refreshes with a few answers, before and after months of answers with other items."""
+    with connect(sample_url) as connection:
+
+        def cost():
+            connection.execute("truncate served_features")
+            for _ in range(5):
+                connection.execute(
+                    "insert into answers (rec_id, user_id, release, item_keys, scores, sources)"
+                    " select gen_random_uuid(), '7', 'r', '{1,2,3}', '{0,0,0}', '{a,a,a}'"
+                )
+                connection.commit()
+                refresh(connection)
+                serve(sample_url, ["7"])
+            connection.execute("analyze")
+            before = blocks_of_raw_rows(connection)
+            report = skew(connection)
+            assert (report.answers, altered(report)) == (5, {})
+            return blocks_of_raw_rows(connection) - before
+
+        first = cost()
+        # In the order of time, as a service writes them.
+        connection.execute(
+            "insert into answers (rec_id, served_at, user_id, release, item_keys, scores, sources)"
+            " select gen_random_uuid(), now() - n * interval '10 minutes' - interval '3 days',"
+            " (1 + n % 600)::text, 'r', array[700 + n % 5000], '{0}', '{a}'"
+            " from generate_series(30000, 1, -1) as n"
+        )
+        connection.commit()
+        refresh(connection)
+        assert cost() < 1.2 * first
+
+
 def test_since_and_limit(sample_url):
     serve(sample_url, ["1", "2", "3"])
     with connect(sample_url) as connection:
