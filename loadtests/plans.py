@@ -69,8 +69,8 @@ def watched(connection: psycopg.Connection[Any], found: dict[str, int]) -> Itera
     try:
         yield
     finally:
+        connection.rollback()  # the plan of the last statement comes with the end of its portal
         connection.remove_notice_handler(read)
-        connection.rollback()
         connection.execute("reset client_min_messages")
         connection.execute("set auto_explain.log_min_duration = -1")
         connection.commit()

@@ -20,7 +20,9 @@ ROWS = 135_000
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("large") / "interactions.csv"
-    lines = (f"customer-{row % 900},product-{row % 50},{1_600_000_000 + row}\n" for row in range(ROWS))
+    lines = (
+        f"customer-{row % 900},product-{row % 50},{1_600_000_000 + row}\n" for row in range(ROWS)
+    )
     path.write_text("user_id,item_id,timestamp\n" + "".join(lines))
     assert path.stat().st_size > 4 << 20
     return path
