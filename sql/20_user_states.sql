@@ -142,6 +142,8 @@ as $$
             where
                 interactions.user_key = users.user_key
                 and interactions.interaction_id > point.arrived_after
+                -- For the partitions that lie in the future: they are left out at once.
+                and interactions.occurred_at < at_time
                 and interactions.occurred_at + interval '0'
                 < at_time - interval '{{ windows[-1] * 24 }} hours'
                 and (
