@@ -18,6 +18,8 @@ from features.schema import NOT_APPLIED, not_applied
 from features.spec import WINDOWS_DAYS
 
 LEAST_DAYS = max(WINDOWS_DAYS) + 2
+# Whole days that co-visits are counted over: sql/14_covisits.sql.
+_COVISIT_DAYS = 90
 """Windows begin on a day of raw events, and clicks look back one day more."""
 
 _IDS = {
@@ -188,6 +190,8 @@ def drop_raw_events(
 ) -> RetentionReport:
     """Drop raw events, answers, served features and event ids that are older than some days.
 
+    Pairs of co-visits leave 90 days later, when no event is left that looks back to them.
+
     It refreshes first, so that all that leaves is counted; no feature of now changes. Whole
     partitions are dropped, the rest is deleted in blocks. One that is killed goes on where it
     stood when it is run again. Afterwards values as of a moment before `raw_since` count whole
@@ -241,6 +245,13 @@ def drop_raw_events(
                 connection,
                 "served_features",
                 sql.SQL("served_at < {}").format(sql.Literal(cutoff)),
+            )
+            # No event that is left, and so no training example, looks back further.
+            oldest = row[0] - timedelta(days=_COVISIT_DAYS)
+            report.counts["covisit_daily"] = _delete(
+                connection,
+                "covisit_daily",
+                sql.SQL("event_day < {}").format(sql.Literal(oldest)),
             )
             report.counts["event_ids"] = _delete(
                 connection,

@@ -153,3 +153,24 @@ def test_event_ids_and_served_features_leave_with_the_events(old):
     counts = drop_raw_events(old, 100).counts
     assert (counts["event_ids"], counts["served_features"]) == (1, 1)
     assert old.execute("select event_id from event_ids").fetchall() == [("young",)]
+
+
+def test_covisits_leave_when_no_event_that_is_left_looks_back_to_them(people):
+    for days in (250, 191, 189, 95, 2):
+        for item in (1, 2):
+            add_event(people, 1, item, NOW - timedelta(days=days, minutes=item), 1)
+    people.commit()
+    refresh(people)
+    done = drop_raw_events(people, 100)
+    assert done.raw_since == datetime.now(UTC).date() - timedelta(days=100)
+    left = people.execute("select distinct event_day from covisit_daily order by 1").fetchall()
+    people.commit()
+    today = datetime.now(UTC).date()
+    assert all(today - day <= timedelta(days=190) for (day,) in left)
+    assert [round((today - day).days, -1) for (day,) in left] == [190, 100, 0]
+    assert done.counts["covisit_daily"] == 2
+    refresh(people, full=True)
+    assert failed(people) == []
+    assert (
+        people.execute("select distinct event_day from covisit_daily order by 1").fetchall() == left
+    )

@@ -84,7 +84,7 @@ def usable_release(home: Path) -> str | None:
 def is_refreshed(connection: psycopg.Connection[Any]) -> bool:
     """Return whether the feature views were ever filled."""
     with connection.transaction():
-        row = connection.execute("select exists (select from feature_refreshes)").fetchone()
+        row = connection.execute("select snapshot is not null from refresh_point").fetchone()
     return row is not None and bool(row[0])
 
 
