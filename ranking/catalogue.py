@@ -242,6 +242,10 @@ class LiveCatalogue:
             covisit_pairs=self._append(
                 "covisit_pairs", items.covisit_pairs, np.zeros((n, items.covisits.shape[1]))
             ),
+            ease=self._append("ease", items.ease, np.full((n, items.ease.shape[1]), -1)),
+            ease_weights=self._append(
+                "ease_weights", items.ease_weights, np.zeros((n, items.ease.shape[1]))
+            ),
             raw_features=raw,
         )
 

@@ -39,6 +39,8 @@ def training_items(
     vectors: FloatArray,
     neighbours: NDArray[np.int32],
     neighbour_scores: FloatArray,
+    ease: NDArray[np.int32],
+    ease_weights: FloatArray,
     trending: NDArray[np.int32],
     trending_scores: FloatArray,
 ) -> tuple[Items, tuple[str, ...]]:
@@ -65,6 +67,8 @@ def training_items(
         trending_scores=trending_scores,
         covisits=np.empty((N, 0), np.int32),
         covisit_pairs=np.empty((N, 0), np.float32),
+        ease=ease,
+        ease_weights=ease_weights,
     )
     return items, category_names
 

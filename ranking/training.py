@@ -39,6 +39,7 @@ from ranking.processes import Hardware, hardware
 from ranking.protocols import leave_last_out
 from ranking.retrieval.attributes import item_attributes, learn_attributes
 from ranking.retrieval.covisitation import covisitation
+from ranking.retrieval.ease import ease
 from ranking.retrieval.export import ITEM_TOWER, USER_TOWER, export_item_tower, export_user_tower
 from ranking.retrieval.model import TwoTower
 from ranking.retrieval.sequence import EventLog, event_log, tower_inputs
@@ -63,6 +64,8 @@ class _Coarse:
     vectors: FloatArray
     neighbours: np.ndarray[Any, np.dtype[np.int32]]
     neighbour_scores: FloatArray
+    ease: np.ndarray[Any, np.dtype[np.int32]]
+    ease_weights: FloatArray
     trending: np.ndarray[Any, np.dtype[np.int32]]
     trending_scores: FloatArray
 
@@ -225,6 +228,8 @@ class _Training:
             "id_vectors": coarse.model.ids.detach().numpy(),
             "neighbours": coarse.neighbours,
             "neighbour_scores": coarse.neighbour_scores,
+            "ease": coarse.ease,
+            "ease_weights": coarse.ease_weights,
             "trending": coarse.trending,
             "trending_scores": coarse.trending_scores,
         }
@@ -299,8 +304,8 @@ class _Training:
         trending, trending_scores = _trending(
             log, config.trending_half_life_days, config.trending_items
         )
-        found = _Coarse(model, vectors, neighbours, neighbour_scores, trending, trending_scores)
-        return found, curve
+        lists = (neighbours, neighbour_scores, *ease(log, config.ease))
+        return _Coarse(model, vectors, *lists, trending, trending_scores), curve
 
     def _lists(self, coarse: _Coarse) -> Lists:
         items, category_names = training_items(
@@ -308,6 +313,8 @@ class _Training:
             coarse.vectors,
             coarse.neighbours,
             coarse.neighbour_scores,
+            coarse.ease,
+            coarse.ease_weights,
             coarse.trending,
             coarse.trending_scores,
         )

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from ranking.retrieval.covisitation import CovisitationConfig
+from ranking.retrieval.ease import EaseConfig
 from ranking.retrieval.retriever import RetrievalConfig
 
 
@@ -148,6 +149,7 @@ class TrainingConfig(BaseModel):
     covisitation: CovisitationConfig = Field(
         default=CovisitationConfig(), description="Item-to-item neighbours."
     )
+    ease: EaseConfig = Field(default=EaseConfig(), description="EASE over whole histories.")
     trending_half_life_days: float = Field(
         default=365.0, gt=0, description="Days after which an event counts half as popularity."
     )

@@ -61,6 +61,11 @@ class Items:
         P may be 0.
     covisit_pairs : (N, P) float32
         How often they did.
+    ease : (N, E) int32
+        Items that an item of a history speaks for (:mod:`ranking.retrieval.ease`), strongest first,
+        -1 where there are fewer; E may be 0.
+    ease_weights : (N, E) float32
+        Their weights, 0 where padded.
     trending : (T,) int32
         Rows by current popularity, best first.
     trending_scores : (T,) float32
@@ -84,6 +89,8 @@ class Items:
     trending_scores: FloatArray
     covisits: NDArray[np.int32]
     covisit_pairs: FloatArray
+    ease: NDArray[np.int32]
+    ease_weights: FloatArray
     features_as_of: float = math.nan
     features_snapshot: str = ""
     raw_features: FloatArray | None = None

@@ -96,6 +96,8 @@ def make_pipeline(
         trending_scores=np.linspace(1, 0, n).astype(np.float32),
         covisits=np.full((n, 2), -1, np.int32),
         covisit_pairs=np.zeros((n, 2), np.float32),
+        ease=np.empty((n, 0), np.int32),
+        ease_weights=np.empty((n, 0), np.float32),
     )
     fields = catalogue.fields[:n]
     table = ItemTable(

@@ -8,7 +8,9 @@ from ranking.fine.inputs import RANKER_EVENTS, ranker_inputs
 from ranking.retrieval.retriever import RetrievalConfig, Retriever
 from ranking.types import Candidates, Covisits, Histories, Items
 
-CONFIG = RetrievalConfig(candidates=30, quotas={"item_to_item": 8, "trending": 5, "new_items": 5})
+CONFIG = RetrievalConfig(
+    candidates=30, quotas={"item_to_item": 8, "ease": 6, "trending": 5, "new_items": 5}
+)
 
 
 def world(lengths: list[int], n: int = 120) -> tuple[Candidates, Histories, Items]:
@@ -67,6 +69,21 @@ def test_covisits_are_looked_up_for_the_latest_item():
     assert given[0].max() == 0
     assert np.array_equal(given[1:, ::3] > 0, rows[1:] >= 0)
     assert given[1:].sum() == pytest.approx((rows[1:] >= 0).sum() * np.log(4))
+
+
+def test_ease_adds_up_the_history_and_its_latest_items():
+    candidates, histories, items = world([0, 1, 7, 25])
+    features = candidate_features(candidates, histories, items)
+    for b, length in enumerate(histories.lengths.tolist()):
+        history = histories.rows[b, :length]
+        for name, held in (("cand_ease", history), ("cand_ease_20", history[-20:])):
+            spoken = items.ease[held].ravel().tolist()
+            weights = items.ease_weights[held].ravel().tolist()
+            for c, row in enumerate(candidates.rows[b].tolist()):
+                total = sum(w for other, w in zip(spoken, weights, strict=True) if other == row)
+                wanted = np.log1p(10 * total) if row >= 0 else 0
+                assert column(features, name)[b, c] == pytest.approx(wanted, rel=1e-5)
+    assert column(features, "cand_ease")[3].sum() > column(features, "cand_ease_20")[3].sum() > 0
 
 
 def test_similarities_and_categories_by_hand():

@@ -77,14 +77,14 @@ def test_order_is_the_weighted_reciprocal_rank_fusion_of_the_eligible_ranks() ->
     items = make_items(200, unavailable=0.2)
     histories = make_histories(items, [12])
     filters = of_seen(rows_of(histories))
-    config = RetrievalConfig(quotas={"item_to_item": 30, "trending": 7, "new_items": 5})
+    config = RetrievalConfig(quotas={"item_to_item": 30, "ease": 9, "trending": 7, "new_items": 5})
     candidates = Retriever(mean_tower, items, config).retrieve(histories, filters, 50)
     weights = np.array([config.weights[name] for name in candidates.sources])
     ranks = candidates.source_ranks[0]
     by_hand = np.where(ranks >= 0, weights / (config.rank_constant + ranks + 1), 0).sum(axis=1)
     assert candidates.coarse_scores[0] == pytest.approx(by_hand, rel=1e-5)
-    assert candidates.sources == ("ann", "item_to_item", "trending", "new_items")
-    assert (ranks.max(axis=0)[1:] < [30, 7, 5]).all()
+    assert candidates.sources == ("ann", "item_to_item", "ease", "trending", "new_items")
+    assert (ranks.max(axis=0)[1:] < [30, 9, 7, 5]).all()
     mask = eligible(items, filters, histories.now, 0)
     inner = items.vectors @ candidates.user_vectors[0]
     best = np.flatnonzero(mask)[np.argsort(-inner[mask], kind="stable")][:10]

@@ -10,6 +10,7 @@ from ranking.retrieval.index import build_index
 from ranking.retrieval.merge import best, group
 from ranking.retrieval.sources import (
     AnnSource,
+    EaseSource,
     ItemToItemSource,
     NewItemsSource,
     Source,
@@ -24,6 +25,7 @@ def make_source(name: str, items: Items) -> Source:
         return AnnSource(build_index(items.vectors))
     return {
         "item_to_item": ItemToItemSource,
+        "ease": EaseSource,
         "trending": TrendingSource,
         "new_items": NewItemsSource,
     }[name]()
@@ -34,7 +36,7 @@ def make_batch(items: Items, lengths: list[int]) -> SourceBatch:
     return SourceBatch(histories, mean_tower(histories, items.vectors), items)
 
 
-@pytest.fixture(params=["ann", "item_to_item", "trending", "new_items"])
+@pytest.fixture(params=["ann", "item_to_item", "ease", "trending", "new_items"])
 def name(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -87,6 +89,19 @@ def test_item_to_item_adds_up_decayed_neighbour_scores() -> None:
     found = rows[0][rows[0] >= 0]
     assert set(found) == set(by_hand)
     assert scores[0][: len(found)] == pytest.approx([by_hand[row] for row in found], rel=1e-5)
+
+
+def test_ease_adds_up_the_weights_of_the_whole_history() -> None:
+    items = make_items(60, seed=3)
+    batch = make_batch(items, [25, 0])
+    rows, scores = EaseSource().retrieve(batch, 50)
+    by_hand: dict[int, float] = {}
+    for row in batch.histories.rows[0, :25]:
+        for other, weight in zip(items.ease[row], items.ease_weights[row], strict=True):
+            by_hand[other] = by_hand.get(other, 0.0) + float(weight)
+    assert set(rows[0][rows[0] >= 0]) == set(by_hand)
+    assert scores[0, : len(by_hand)] == pytest.approx(sorted(by_hand.values(), reverse=True))
+    assert (rows[1] == -1).all()
 
 
 def test_item_to_item_of_an_empty_history_is_empty() -> None:

@@ -15,6 +15,8 @@ from ranking.retrieval.train import CoarseConfig
 from ranking.training import TrainingConfig, train
 
 FILES = {
+    "ease.npy",
+    "ease_weights.npy",
     "id_vectors.npy",
     "item_keys.npy",
     "item_tower.onnx",

@@ -65,6 +65,8 @@ def write_run(
         "id_vectors": id_vectors,
         "neighbours": neighbours,
         "neighbour_scores": np.where(neighbours >= 0, 0.5, 0).astype(np.float32),
+        "ease": neighbours[:, :4],
+        "ease_weights": np.where(neighbours >= 0, 0.2, 0).astype(np.float32)[:, :4],
         "trending": trending.astype(np.int32),
         "trending_scores": np.linspace(1, 0.5, len(trending)).astype(np.float32),
     }

@@ -51,6 +51,8 @@ def make_items(
         trending_scores=np.linspace(1, 0.1, len(trending)).astype(np.float32),
         covisits=neighbours[:, ::-1].copy(),
         covisit_pairs=rng.integers(1, 9, neighbours.shape).astype(np.float32),
+        ease=neighbours[:, 1:4].copy(),
+        ease_weights=scores[:, 1:4].astype(np.float32),
     )
 
 
@@ -95,6 +97,8 @@ def first(items: Items, n: int) -> Items:
         trending_scores=items.trending_scores[old],
         covisits=np.where(items.covisits < n, items.covisits, -1)[:n],
         covisit_pairs=items.covisit_pairs[:n],
+        ease=np.where(items.ease < n, items.ease, -1)[:n],
+        ease_weights=items.ease_weights[:n],
     )
 
 

@@ -76,11 +76,13 @@ def candidate_features(
     for source, name in (
         ("ann", "cand_ann_log_rank"),
         ("item_to_item", "cand_item_to_item_log_rank"),
+        ("ease", "cand_ease_log_rank"),
         ("trending", "cand_trending_log_rank"),
     ):
         columns[name][:] = _LOG_RANKS[np.minimum(_ranks(candidates, source), 1000)]
     columns["cand_is_new"][:] = _ranks(candidates, "new_items") >= 0
     columns["cand_item_to_item_score"][:] = _log_score(_scores(candidates, "item_to_item"))
+    _ease(columns, rows, histories, items)
     recent, known = _latest(histories)
     if C and recent.shape[1]:
         covisits = covisits or Covisits(
@@ -153,6 +155,28 @@ def _transitions(
             found[name][b] = np.bincount(at[hits], values * weights[age], C)
     for name, total in found.items():
         columns[name][:] = _log_score(total)
+
+
+def _ease(
+    columns: dict[str, FloatArray], rows: RowArray, histories: Histories, items: Items
+) -> None:
+    """Add up what the history, and its latest items, speak for by EASE."""
+    B, C = rows.shape
+    if not C or not items.ease.shape[1]:
+        return
+    places = _scratch(len(items))
+    for b in range(B):
+        real = np.flatnonzero(rows[b] >= 0)
+        places[rows[b, real]] = real
+        history = histories.rows[b, : histories.lengths[b]]
+        held = history[history >= 0][::-1]
+        at = places[items.ease[held]]  # (L, E)
+        weights = items.ease_weights[held]
+        for name, n in (("cand_ease", len(held)), ("cand_ease_20", LATEST)):
+            hit = at[:n] >= 0
+            total = np.bincount(at[:n][hit], weights[:n][hit], C).astype(np.float64)
+            columns[name][b] = _log_score(total)
+        places[rows[b, real]] = -1
 
 
 _local = threading.local()

@@ -61,6 +61,8 @@ _RUN_ARRAYS = (
     "id_vectors",
     "neighbours",
     "neighbour_scores",
+    "ease",
+    "ease_weights",
     "trending",
     "trending_scores",
 )
@@ -227,11 +229,8 @@ def _write_arrays(
     vectors = tower(catalogue.fields, catalogue.categories, id_vectors)
     # What torch computed stays as it is; the tower gives the items that came since.
     vectors[place] = trained
-    neighbours = np.full((N, run.arrays["neighbours"].shape[1]), -1, np.int32)
-    scores = np.zeros(neighbours.shape, np.float32)
-    old = run.arrays["neighbours"]
-    neighbours[place] = np.where(old >= 0, place[old], -1)
-    scores[place] = np.where(old >= 0, run.arrays["neighbour_scores"], 0.0)
+    neighbours, scores = _moved(run, "neighbours", "neighbour_scores", place, N)
+    ease, ease_weights = _moved(run, "ease", "ease_weights", place, N)
     names = sorted({name for some in catalogue.categories for name in some})
     columns = {name: column for column, name in enumerate(names)}
     flags = np.zeros((N, len(names)), np.uint8)
@@ -248,6 +247,8 @@ def _write_arrays(
         "available": catalogue.available.astype(np.bool_),
         "neighbours": neighbours,
         "neighbour_scores": scores,
+        "ease": ease,
+        "ease_weights": ease_weights,
         "covisits": covisits[0],
         "covisit_pairs": covisits[1],
         "field_offsets": offsets,
@@ -260,6 +261,18 @@ def _write_arrays(
     IdMap.from_ids(catalogue.item_ids).save(directory)
     (directory / CATEGORIES).write_text(json.dumps(names) + "\n")
     return vectors
+
+
+def _moved(
+    run: _Run, rows: str, scores: str, place: RowArray, N: int
+) -> tuple[NDArray[np.int32], FloatArray]:
+    """Return lists of neighbours in the rows of the release."""
+    old = run.arrays[rows]
+    neighbours = np.full((N, old.shape[1]), -1, np.int32)
+    found = np.zeros(neighbours.shape, np.float32)
+    neighbours[place] = np.where(old >= 0, place[old], -1)
+    found[place] = np.where(old >= 0, run.arrays[scores], 0.0)
+    return neighbours, found
 
 
 def _check_states(connection: psycopg.Connection[Any], config: ReleaseConfig) -> list[UserState]:

@@ -19,6 +19,7 @@ from ranking.retrieval.fusion import Ask, fuse, no_candidates
 from ranking.retrieval.index import IndexConfig, build_index
 from ranking.retrieval.sources import (
     AnnSource,
+    EaseSource,
     ItemToItemSource,
     NewItemsSource,
     Source,
@@ -52,11 +53,11 @@ class RetrievalConfig(BaseModel):
         default=300, ge=1, description="Candidates a request, unless it asks for more items."
     )
     quotas: dict[str, int] = Field(
-        default={"item_to_item": 40, "trending": 40, "new_items": 20},
+        default={"item_to_item": 40, "ease": 40, "trending": 40, "new_items": 20},
         description="Most eligible items taken from each source; ANN fills the rest.",
     )
     weights: dict[str, float] = Field(
-        default={"ann": 1.0, "item_to_item": 1.0, "trending": 0.2, "new_items": 0.2},
+        default={"ann": 1.0, "item_to_item": 1.0, "ease": 0.2, "trending": 0.2, "new_items": 0.2},
         description="Weight of each source in the fusion.",
     )
     rank_constant: float = Field(
@@ -109,6 +110,7 @@ class Retriever:
         self._sources: tuple[Source, ...] = (
             AnnSource(self.index),
             ItemToItemSource(config.latest_items, config.neighbours, config.recency_decay),
+            EaseSource(),
             TrendingSource(),
             NewItemsSource(config.new_item_days),
             *more_sources,

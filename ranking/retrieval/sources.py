@@ -111,6 +111,30 @@ class ItemToItemSource:
         return out_rows, out_scores
 
 
+class EaseSource:
+    """Items that go with the whole history, in no order (:mod:`ranking.retrieval.ease`).
+
+    The score of an item is the sum of its weights over the history.
+    """
+
+    name = "ease"
+
+    def retrieve(self, batch: SourceBatch, k: int) -> tuple[RowArray, FloatArray]:
+        """See :meth:`Source.retrieve`."""
+        histories, items = batch.histories, batch.items
+        scores, rows = padded(len(histories.lengths), k)
+        if items.ease.shape[1] == 0:
+            return rows, scores
+        for b, history in enumerate(histories.rows):
+            held = history[history >= 0]
+            groups = group(items.ease[held].reshape(1, -1).astype(np.int64))
+            sums = groups.sum(items.ease_weights[held].reshape(1, -1))
+            top = best(sums, k)
+            rows[b, : top.shape[1]] = groups.rows[0, top]
+            scores[b, : top.shape[1]] = sums[0, top]
+        return rows, scores
+
+
 class TrendingSource:
     """The most popular items at the time of the release, the same for everyone."""
 
