@@ -29,6 +29,7 @@ from psycopg_pool import AsyncConnectionPool
 from features import asof, schema
 from features.database import DatabaseConfig, connect, open_pool
 from features.refresh import refresh
+from features.retry import run_async
 from features.store import FeatureStore
 from loadtests.bench import machine
 from loadtests.bench_ingest import Report, measure_load
@@ -232,6 +233,14 @@ where users.user_id = %s
 """
 
 
+_PEOPLE = """
+select users.user_id
+from shortlist.users inner join shortlist.user_totals on users.user_key = user_totals.user_key
+order by hashtextextended(users.user_id, 7)
+limit %s
+"""
+
+
 async def _bare_state(pool: AsyncConnectionPool[AsyncConnection[Any]], user_id: str) -> None:
     async with pool.connection() as connection:
         cursor = connection.cursor(binary=True)
@@ -258,13 +267,12 @@ def scans_of_reads(connection: psycopg.Connection[Any], scale: Scale) -> dict[st
 
 
 async def measure_states(url: str, scale: Scale) -> dict[str, float]:
-    """Read states one at a time, each beside a bare select of its rows."""
-    rng = np.random.default_rng(scale.world.seed)
-    people = [f"u{key}" for key in rng.integers(1, scale.world.users + 1, STATES)]
+    """Read states of people with events one at a time, each beside a bare select of its rows."""
     taken: list[float] = []
     bare: list[float] = []
     pool = open_pool(url, DatabaseConfig(pool_max_size=1))
     async with pool:
+        people = [user_id for (user_id,) in await run_async(pool, _PEOPLE, (STATES,))]
         store = FeatureStore(pool, HISTORY_LIMIT)
         for warm in (True, False):
             for number, user_id in enumerate(people[:200] if warm else people):
