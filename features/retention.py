@@ -18,9 +18,10 @@ from features.schema import NOT_APPLIED, not_applied
 from features.spec import WINDOWS_DAYS
 
 LEAST_DAYS = max(WINDOWS_DAYS) + 2
+"""Windows begin on a day of raw events, and clicks look back one day more."""
+
 # Whole days that co-visits are counted over: sql/14_covisits.sql.
 _COVISIT_DAYS = 90
-"""Windows begin on a day of raw events, and clicks look back one day more."""
 
 _IDS = {
     "interactions": ("interaction_id", "watermark"),
@@ -247,7 +248,7 @@ def drop_raw_events(
                 sql.SQL("served_at < {}").format(sql.Literal(cutoff)),
             )
             # No event that is left, and so no training example, looks back further.
-            oldest = row[0] - timedelta(days=_COVISIT_DAYS)
+            oldest = cutoff.date() - timedelta(days=_COVISIT_DAYS)
             report.counts["covisit_daily"] = _delete(
                 connection,
                 "covisit_daily",

@@ -1,10 +1,11 @@
 """Dropping raw events: what was counted stays, partitions leave, as-of values stand on partials."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 
 import pytest
 from refresh_history import add_answer, add_event, failed, sums
 
+from features.covisits import covisits_as_of
 from features.errors import ConfigError
 from features.partitions import ensure, partitions
 from features.refresh import refresh
@@ -159,16 +160,23 @@ def test_covisits_leave_when_no_event_that_is_left_looks_back_to_them(people):
     for days in (250, 191, 189, 95, 2):
         for item in (1, 2):
             add_event(people, 1, item, NOW - timedelta(days=days, minutes=item), 1)
+    # Those of the day before the first whole one stay, and look back 90 days from there.
+    edge = datetime.now(UTC).date() - timedelta(days=101)
+    for age in (0, 90, 91):
+        for minute, item in enumerate((1, 2)):
+            noon = datetime.combine(edge - timedelta(days=age), time(12, minute), UTC)
+            add_event(people, 2, item, noon)
     people.commit()
     refresh(people)
+    moment = datetime.combine(edge, time(12), UTC).timestamp()
+    before = covisits_as_of(people, [1, 2], [moment] * 2)
     done = drop_raw_events(people, 100)
     assert done.raw_since == datetime.now(UTC).date() - timedelta(days=100)
+    for found, expected in zip(covisits_as_of(people, [1, 2], [moment] * 2), before, strict=True):
+        assert (found == expected).all()
     left = people.execute("select distinct event_day from covisit_daily order by 1").fetchall()
     people.commit()
-    today = datetime.now(UTC).date()
-    assert all(today - day <= timedelta(days=190) for (day,) in left)
-    assert [round((today - day).days, -1) for (day,) in left] == [190, 100, 0]
-    assert done.counts["covisit_daily"] == 2
+    assert all(edge - day <= timedelta(days=90) for (day,) in left)
     refresh(people, full=True)
     assert failed(people) == []
     assert (
