@@ -44,7 +44,6 @@ def deferred(connection: psycopg.Connection[Any], wanted: bool) -> Iterator[None
             yield
         finally:
             if alone and not connection.closed:
-                connection.rollback()
                 _build(connection)
 
 
@@ -64,16 +63,15 @@ def restore(connection: psycopg.Connection[Any]) -> None:
 @contextmanager
 def _alone(connection: psycopg.Connection[Any]) -> Iterator[bool]:
     """Tell whether nobody else drops or builds the indexes until the end."""
-    row = connection.execute(sql.SQL(f"select pg_try_advisory_lock({_LOCK})")).fetchone()
-    connection.commit()
+    with connection.transaction():
+        row = connection.execute(sql.SQL(f"select pg_try_advisory_lock({_LOCK})")).fetchone()
     alone = row == (True,)
     try:
         yield alone
     finally:
         if alone and not connection.closed:
-            connection.rollback()
-            connection.execute(sql.SQL(f"select pg_advisory_unlock({_LOCK})"))
-            connection.commit()
+            with connection.transaction():
+                connection.execute(sql.SQL(f"select pg_advisory_unlock({_LOCK})"))
 
 
 def _drop(connection: psycopg.Connection[Any]) -> None:

@@ -198,8 +198,8 @@ class _Job:
         )
         resumed: dict[str, int] = {}
         before = []
-        size = sum(_size(file) for file in self._found.events)
-        with indexes.deferred(self._connection, size >= _LARGE_BYTES):
+        is_large = sum(_size(file) for file in self._found.events) >= _LARGE_BYTES
+        with indexes.deferred(self._connection, is_large):
             for file, mark, entry in zip(self._found.events, marks, known, strict=True):
                 if entry is not None and entry.is_finished:
                     before.append(file.name)
@@ -208,7 +208,8 @@ class _Job:
                 if entry is not None and entry.rows_done:
                     resumed[file.name] = entry.rows_done + 1
                 self._load_events(file, entry or self._begin(file, mark, days), writer, on_rows)
-            self._progress("indexes", 0, 0)
+            if is_large:
+                self._progress("indexes", 0, 0)
         if writer.counts.interactions or items:
             with self._connection.transaction():
                 self._connection.execute(
