@@ -5,6 +5,7 @@ The queue is bounded, and so are the rows that are kept: the oldest leave.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 
@@ -75,16 +76,25 @@ class SampleWriter:
         self._waiting = deque(sample for sample in self._waiting if sample.user_id != user_id)
 
     async def flush(self) -> None:
-        """Write what waits now, up to the first error."""
+        """Write what waits now, up to the first error.
+
+        Answers of who was erased meanwhile are left out.
+        """
         while self._waiting:
             batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
             try:
-                await record_served(self._pool, batch)
+                written = await record_served(self._pool, batch)
+            except asyncio.CancelledError:
+                # At the end of the service: storing an answer twice does no harm.
+                self._waiting.extendleft(reversed(batch))
+                raise
             except ShortlistError as error:
                 self._metrics.count(_METRIC, "failed", by=len(batch))
                 _LOGGER.warning("the features of %d answers were lost: %s", len(batch), error)
                 return
-            self._metrics.count(_METRIC, "written", by=len(batch))
+            self._metrics.count(_METRIC, "written", by=written)
+            if left_out := len(batch) - written:
+                self._metrics.count(_METRIC, "dropped", by=left_out)
             self._unpruned = True
 
     async def prune(self) -> None:
