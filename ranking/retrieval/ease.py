@@ -13,14 +13,17 @@ Only the strongest weights of each item are kept; they recommend no worse than a
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
-from scipy import sparse
 
 from ranking.retrieval.sequence import EventLog
 from ranking.types import DoubleArray, FloatArray
+
+if TYPE_CHECKING:
+    from scipy import sparse
 
 # Rows of weights held at once.
 _BLOCK = 512
@@ -57,6 +60,9 @@ def ease(log: EventLog, config: EaseConfig | None = None) -> tuple[NDArray[np.in
     weights : (N, M) float32
         Positive, 0 where padded.
     """
+    # What serves reads this configuration too, and has no such package.
+    from scipy import sparse
+
     config = config or EaseConfig()
     V, N = len(log.offsets) - 1, log.items
     if min(V, N) > config.most or not len(log.rows):
