@@ -69,10 +69,11 @@ def _load_in_a_process(url: str, path: Path) -> dict[str, float]:
 
 
 def _copy_out(connection: psycopg.Connection[Any], path: Path) -> None:
-    columns = ", ".join(COLUMNS)
     # In the order of the file, which is that of time: a bare COPY stores rows as they come.
-    query = f"select {columns} from shortlist.interactions order by occurred_at, interaction_id"  # noqa: S608 - names of this module
-    statement = sql.SQL("copy ({}) to stdout (format binary)").format(sql.SQL(query))
+    statement = sql.SQL(
+        "copy (select {} from shortlist.interactions order by occurred_at, interaction_id)"
+        " to stdout (format binary)"
+    ).format(sql.SQL(", ").join(map(sql.Identifier, COLUMNS)))
     with path.open("wb") as file, connection.cursor() as cursor, cursor.copy(statement) as copy:
         for block in copy:
             file.write(block)

@@ -6,7 +6,10 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -222,13 +225,48 @@ def test_standard_input_that_is_closed_is_named():
     assert done.stdout == "standard input is closed: nothing can be read from it\n"
 
 
+@contextmanager
+def as_an_ordinary_user(folder: Path) -> Iterator[None]:
+    """Give up the right of root to read every file, but not the way to `folder`."""
+    if os.geteuid():
+        yield
+        return
+    modes = {path: path.stat().st_mode for path in (folder, *folder.parents[:3])}
+    for path in modes:
+        path.chmod(0o755)
+    os.seteuid(65_534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        for path, mode in modes.items():
+            path.chmod(mode)
+
+
 def test_a_file_that_cannot_be_read_is_named(connection, tmp_path):
     with pytest.raises(InputError, match=r"mem: cannot be read \(.*Input/output error"):
         load(connection, "/proc/self/mem", kind="csv")
     locked = tmp_path / "locked.csv"
     locked.write_text(GOOD)
     locked.chmod(0)
-    if os.access(locked, os.R_OK):
-        pytest.skip("who runs the tests may read all files")
-    with pytest.raises(InputError, match=r"locked.csv: cannot be read \(.*Permission denied"):
+    with (
+        as_an_ordinary_user(tmp_path),
+        pytest.raises(InputError, match=r"locked.csv: cannot be read \(.*Permission denied"),
+    ):
         load(connection, locked)
+
+
+def test_a_folder_that_may_not_be_entered_is_named(connection, tmp_path):
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    (inner / "events.csv").write_text(GOOD)
+    inner.chmod(0)
+    try:
+        for source in (inner, inner / "events.csv"):
+            with (
+                as_an_ordinary_user(tmp_path),
+                pytest.raises(InputError, match=r"inner.* cannot be looked at \(Permission denied"),
+            ):
+                load(connection, source)
+    finally:
+        inner.chmod(0o755)

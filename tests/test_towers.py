@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from training_worlds import ITEMS, attributes, walks
 from worlds import make_histories, make_items
 
 from features.errors import ReleaseError
@@ -16,34 +17,14 @@ from ranking.retrieval.train import train_towers
 from ranking.training_config import CoarseConfig
 from ranking.types import Histories
 
-ITEMS = 40
 SMALL = TowerConfig(width=8, layers=2, heads=2)
-
-
-def cycle_log(users: int = 60, length: int = 12, seed: int = 0) -> EventLog:
-    """Users who walk through the catalogue in order: the next row is always row + 1."""
-    starts = np.random.default_rng(seed).integers(0, ITEMS, users)
-    rows = ((starts[:, None] + np.arange(length)) % ITEMS).ravel()
-    n = len(rows)
-    return EventLog(
-        rows=rows,
-        values=np.full(n, 3.0, np.float32),
-        times=np.tile(np.arange(length) * 60.0, users),
-        offsets=np.arange(users + 1) * length,
-        positions=np.arange(n),
-        items=ITEMS,
-    )
-
-
-def attributes() -> np.ndarray:
-    return np.eye(4, dtype=np.float32)[np.arange(ITEMS) % 4]
 
 
 @pytest.fixture(scope="module")
 def trained() -> TwoTower:
     torch.set_num_threads(1)
     config = CoarseConfig(tower=SMALL, epochs=15, batch_events=128, learning_rate=0.01)
-    return train_towers(cycle_log(), attributes(), config, seed=1)[0]
+    return train_towers(walks(), attributes(), config, seed=1)[0]
 
 
 def vectors_of(model: TwoTower) -> np.ndarray:
@@ -134,9 +115,7 @@ def test_onnx_files_equal_torch_for_any_batch_and_length(trained, tmp_path):
 
 def test_equal_seeds_give_equal_towers():
     config = CoarseConfig(tower=SMALL, epochs=1, batch_events=128)
-    one, two, other = (
-        train_towers(cycle_log(), attributes(), config, seed)[0] for seed in (3, 3, 4)
-    )
+    one, two, other = (train_towers(walks(), attributes(), config, seed)[0] for seed in (3, 3, 4))
     assert (vectors_of(one) == vectors_of(two)).all()
     assert (vectors_of(one) != vectors_of(other)).any()
 
@@ -144,7 +123,7 @@ def test_equal_seeds_give_equal_towers():
 def test_progress_reaches_its_total():
     calls = []
     config = CoarseConfig(tower=SMALL, epochs=2, batch_events=128)
-    train_towers(cycle_log(), attributes(), config, 0, progress=lambda *call: calls.append(call))
+    train_towers(walks(), attributes(), config, 0, progress=lambda *call: calls.append(call))
     # The end of a pass says once more where it is, with the figures of the pass.
     assert sorted({done for _, done, _, _ in calls}) == list(range(1, calls[-1][2] + 1))
     assert calls[-1][1] == calls[-1][2]
@@ -160,7 +139,7 @@ def test_sampled_softmax_learns_too():
         full_softmax_items=0,
         negatives=32,
     )
-    model, _ = train_towers(cycle_log(), attributes(), config, seed=1)
+    model, _ = train_towers(walks(), attributes(), config, seed=1)
     histories = Histories(
         rows=np.array([[4, 5, 6]]),
         values=np.full((1, 3), 3.0, np.float32),
@@ -219,7 +198,7 @@ def test_what_a_user_has_had_is_no_negative(logits, monkeypatch):
 
 def test_each_target_comes_with_all_that_its_user_had_before():
     length = 3 * TOWER_EVENTS
-    log = cycle_log(users=4, length=length)
+    log = walks(users=4, length=length)
     windows = windows_of(log)
     found = []
     for index in batches(windows, 500, np.random.default_rng(0)):
@@ -274,7 +253,7 @@ def test_long_histories_are_cut_into_windows():
 
 
 def test_items_held_by_the_same_sequences_start_close():
-    vectors = initial_vectors(cycle_log(), 8, 0.06, 0)
+    vectors = initial_vectors(walks(), 8, 0.06, 0)
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     near = [float(unit[row] @ unit[(row + 1) % ITEMS]) for row in range(ITEMS)]
     far = [float(unit[row] @ unit[(row + ITEMS // 2) % ITEMS]) for row in range(ITEMS)]

@@ -20,9 +20,9 @@ from ranking.training_config import CoarseConfig, TowerConfig
 ITEMS = 40
 
 
-def walks(users: int = 60, length: int = 12) -> EventLog:
-    """Users who walk through the catalogue in order, from a place of their own."""
-    starts = np.random.default_rng(0).integers(0, ITEMS, users)
+def walks(users: int = 60, length: int = 12, seed: int = 0) -> EventLog:
+    """Users who walk through the catalogue in order: the next row is always row + 1."""
+    starts = np.random.default_rng(seed).integers(0, ITEMS, users)
     rows = ((starts[:, None] + np.arange(length)) % ITEMS).ravel()
     n = len(rows)
     return EventLog(

@@ -198,8 +198,18 @@ def find_files(source: Path, preset: Preset, kind: Format, wish: Wish) -> DataSe
     Raises
     ------
     InputError
-        There is no such file, or nothing tells how it is written.
+        There is no such file, it may not be looked at, or nothing tells how it is written.
     """
+    try:
+        return _find(source, preset, kind, wish)
+    except PermissionError as error:
+        raise InputError(
+            f"source {str(source)!r}: {error.filename} cannot be looked at ({error.strerror});"
+            " expected a file or folder that this user may read"
+        ) from error
+
+
+def _find(source: Path, preset: Preset, kind: Format, wish: Wish) -> DataSet:
     if str(source) == "-":
         if kind == "auto":
             raise InputError(
