@@ -168,3 +168,11 @@ def test_an_experiment_trains_each_seed_once_and_two_results_are_paired(server, 
     assert (popular.difference.low, popular.difference.high) == (0.0, 0.0)
     with pytest.raises(InputError, match="run 'shortlist evaluate'"):
         compare(home, "one", "three")
+
+
+@pytest.mark.parametrize(("text", "told"), [("x", "cannot be read"), ("{}", "is none")])
+def test_a_file_that_is_no_result_is_named(tmp_path, text, told):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=rf"x.json' {told}"):
+        compare(tmp_path, str(path), str(path))

@@ -83,7 +83,7 @@ def compare(
     """
     bootstrap = bootstrap or Bootstrap()
     paths = [_find(home, name, protocol, hidden) for name in (a, b)]
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    found = [_result(path) for path in paths]
     _check_alike((a, b), found)
     values = [_values(path, result) for path, result in zip(paths, found, strict=True)]
     left, right = values
@@ -116,6 +116,20 @@ def compare(
         confidence=bootstrap.confidence,
         pairs=pairs,
     )
+
+
+def _result(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"result {str(path)!r} cannot be read ({error}): expected the JSON of an evaluation"
+        ) from error
+    if not isinstance(found, dict) or "protocol" not in found:
+        raise InputError(
+            f"result {str(path)!r} is none: expected the JSON file that 'shortlist evaluate' wrote"
+        )
+    return found
 
 
 def _find(home: Path, name: str, protocol: str, hidden: bool) -> Path:
